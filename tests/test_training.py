@@ -81,6 +81,7 @@ def test_a_pass_shows_each_sample_once_and_seeds_differ():
     assert not torch.equal(crops(4, 2, 32, 8, 2).row(0), source.row(0))
     drawn = source.drawn  # all crops and both directions occur
     assert set(drawn[:, 1].tolist()) == {0, 1, 2} and set(drawn[:, 3].tolist()) == {-1, 1}
+    assert set(drawn[drawn[:, 3] == 1, 2].tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
