@@ -361,17 +361,6 @@ def test_out_of_memory_of_one_member_keeps_the_rates_of_the_survivors(faulty):
         assert member["windows"]["window"]["samples_per_s"] > 0
 
 
-def test_a_cell_that_fails_is_tried_three_times_in_folders_of_its_own(faulty):
-    studio, _ = faulty
-    cell = "1x_killed_window/paper_step/naive/r1"
-    assert {studio.conduct(f"{cell}/a{n}").end().code for n in (2, 3)} == {0}
-    assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2, 3)] == ["failed"] * 3
-    check = studio.plan("--check")
-    assert check.code == 1
-    assert f"{cell}: failed (attempt 3; not tried again)" in check.output
-    assert studio.plan(config={"attempts": 4}).output.count(f"{cell}  (failed, trying again)") == 1
-
-
 def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
     studio, _ = faulty
     studio.write_study("drill", study(ladders=alone("plain", "exits_stop")))
