@@ -18,6 +18,7 @@ from workflow.collocation import ROOT
 from workflow.collocation.telemetry import host, lines, watch
 from workflow.collocation.telemetry.watch import Watch
 
+CONFIG = {"source": "auto", "hz": 50, "gpu": machine.UUID, "entities": ["gpu"], "cores": None}
 RATES = ("cpu", "read", "write")
 CHILD = textwrap.dedent("""
     import os, sys, time
@@ -56,8 +57,8 @@ class Cell:
         self.folder, self.watching = folder, None
 
     def watch(self, gpu: bool = True, cores=None) -> Watch:
-        uuid, settings = machine.UUID if gpu else None, {"source": "auto", "hz": 50}
-        self.watching = Watch(self.folder, self.folder / "log", uuid, ["gpu"], settings, cores)
+        config = CONFIG | {"gpu": machine.UUID if gpu else None, "cores": cores}
+        self.watching = Watch(self.folder, self.folder / "log", config)
         return self.watching
 
     def until(self, done) -> None:
@@ -268,8 +269,8 @@ def test_it_dies_with_its_conductor_whatever_it_is_stuck_in(tmp_path, card):
         import time
         from pathlib import Path
         from workflow.collocation.telemetry.watch import Watch
-        folder, settings = Path({str(tmp_path)!r}), {{"source": "auto", "hz": 50}}
-        watching = Watch(folder, folder / "log", {machine.UUID!r}, ["gpu"], settings, None)
+        folder = Path({str(tmp_path)!r})
+        watching = Watch(folder, folder / "log", {CONFIG})
         print(watching.process.pid)
         time.sleep(60)
     """

@@ -37,14 +37,10 @@ class Observation:
     def __post_init__(self) -> None:
         self.began = time.monotonic()
         self.instances = self.sharing.instances() if self.device else {}
-        self.watch = Watch(
-            self.scratch,
-            self.folder / "log" / "sampler.log",
-            self.device.uuid if self.device else None,
-            ["gpu", *self.instances] if self.device else [],
-            self.settings,
-            cores.spare(self.core_sets),
-        )
+        about = {"gpu": self.device and self.device.uuid, "cores": cores.spare(self.core_sets)}
+        about["entities"] = ["gpu", *self.instances] if self.device else []
+        log = self.folder / "log" / "sampler.log"
+        self.watch = Watch(self.scratch, log, self.settings | about)
 
     def see_idle(self) -> None:
         """Wait until card or machine has been seen without members for a moment."""

@@ -75,18 +75,18 @@ class Dcgm:
         """Entity → mean of its rows since the tick before; an entity missing without a new row."""
         came = self._child.stdout.read() or b""  # None: nothing yet
         *lines, self._rest = (self._rest + came).split(b"\n")
-        rows: dict[str, list[list[str]]] = {}
+        found: dict[str, dict[str, list]] = {}
         for words in (line.decode(errors="replace").split() for line in lines):
             self._said = " ".join(words) or self._said
             entity = self._entities.get(" ".join(words[:2]))
             if entity and len(words) == 2 + len(self._metrics):
-                rows.setdefault(entity, []).append(words[2:])
-        found: dict[str, dict] = {entity: {} for entity in rows}
-        for entity, of in rows.items():
-            for metric, column in zip(self._metrics, zip(*of, strict=True), strict=True):
-                known = [float(word) for word in column if NUMBER.fullmatch(word)]
-                found[entity][metric] = fmean(known) if known else None
-        return found
+                of = found.setdefault(entity, {metric: [] for metric in self._metrics})
+                for values, word in zip(of.values(), words[2:], strict=True):
+                    values += [float(word)] if NUMBER.fullmatch(word) else []
+        return {
+            entity: {metric: fmean(values) if values else None for metric, values in of.items()}
+            for entity, of in found.items()
+        }
 
     def open(self) -> dict:
         """Nothing, and so no span: DCGM gives no samples to hold."""

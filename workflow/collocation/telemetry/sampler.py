@@ -57,8 +57,7 @@ class Sampler:
     def __init__(self, config: dict, output: int):
         self._output, gpu = output, config["gpu"]
         self._tick_ns, self._look_ns = (round(1e9 / config[name]) for name in ("hz", "slow_hz"))
-        self._card: Card | None = None
-        self._source: Source | None = None
+        self._card, self._source = None, None
         self._members, self._machine = Members(), Machine()
         self._held: dict[str, dict] = {}  # window → the source's samples at its opening
         self._edges: dict[str, tuple[int, float]] = {}  # marks that wait for a step of energy
@@ -71,15 +70,14 @@ class Sampler:
         try:
             if gpu is not None:
                 self._card = Card(gpu)
-                wanted = config["entities"], config["source"]
-                self._source, head["why"] = open_source(gpu, *wanted)
+                self._source, head["why"] = open_source(gpu, config["entities"], config["source"])
                 head["source"] = self._source.name if self._source else "nvml"
         except Exception as error:
             head["why"] = one_line(error)
         self._line("head", **head)
 
     def run(self, commands: int) -> None:
-        """Sample until told to quit, or until nobody is there to tell."""
+        """Sample until nobody is there to tell it anything."""
         tick = look = time.monotonic_ns()  # when they are due
         unread, going = b"", True
         while going or self._edges:
@@ -87,8 +85,9 @@ class Sampler:
             if select.select([commands] if going else [], [], [], wait)[0]:
                 came = os.read(commands, 1 << 16)
                 *lines, unread = (unread + came).split(b"\n")
-                obeyed = [self._obey(json.loads(line)) for line in lines]
-                going = bool(came) and all(obeyed)
+                going = bool(came)
+                for line in lines:
+                    self._obey(**json.loads(line))
             if (now := time.monotonic_ns()) >= tick:
                 taken = self._look_at_card()
                 self._took_ms.append((time.monotonic_ns() - now) / 1e6)
@@ -106,17 +105,13 @@ class Sampler:
         account["cpu_s"] = round(sum(os.times()[:4]), 3)  # with children, such as dcgmi
         self._line("end", ticks=len(self._took_ms), skipped=self._skipped, **account)
 
-    def _obey(self, command: dict) -> bool:
-        """Do as told by {"members": PIDs by index}, {"open": window}, {"close": window} or
-        {"quit": True}; False to quit.
-        """
-        [(what, about)] = command.items()
-        if what == "members":
-            self._members.watch({int(member): pid for member, pid in about.items()})
-        elif what != "quit":
-            self._attempt(f"{what} {about}", self._mark, what, about)
+    def _obey(self, members: dict[str, int] | None = None, **mark: str) -> None:
+        """members: PIDs by index. mark: "open" or "close", and which window."""
+        if members is not None:
+            self._members.watch({int(member): pid for member, pid in members.items()})
+        for action, window in mark.items():
+            self._attempt(f"{action} {window}", self._mark, action, window)
             self._attempt("host", self._look_at_host)
-        return what != "quit"
 
     def _look_at_card(self) -> int:
         """A row of each entity; when it was taken: rates end before NVML's readings begin."""
@@ -137,14 +132,12 @@ class Sampler:
             self._line("marks", now, name=name, energy=None)
         else:
             self._edges[name] = now, joules
-        if self._source is None:
-            return
-        samples = self._source.open()
+        samples = self._source.open() if self._source else {}
         if action == "open":
             self._held[window] = samples
-            return
-        for entity, span in self._source.span(self._held.pop(window), samples).items():
-            self._line("spans", now, name=window, e=entity, **span)
+        elif self._source:
+            for entity, span in self._source.span(self._held.pop(window), samples).items():
+                self._line("spans", now, name=window, e=entity, **span)
 
     def _poll_energy(self) -> None:
         """Tell the edges whose step has come: when, within a poll, and to how many joules."""

@@ -81,18 +81,11 @@ class Summary:
         main = self.gpu if self.has_gpu else self.host
         gap = max((main.longest_gap(window.ends) for window in self.windows), default=math.inf)
         account = {name: value for name, value in self.lines.end.items() if name != "t"}
-        telemetry = record.Telemetry(
-            status="incomplete" if reason else "complete",
-            reason=reason,
-            source=self.source,
-            hz=self.head.get("hz"),
-            idle=self.idle,
-            windows=found,
-            disagree=disagree + energy,
-            throttled=throttled,
-            strangers=strangers,
-            sampler={"longest_gap_s": gap if math.isfinite(gap) else None, **account},
-        )
+        account["longest_gap_s"] = gap if math.isfinite(gap) else None
+        about = {"source": self.source, "hz": self.head.get("hz"), "idle": self.idle}
+        about |= {"status": "incomplete" if reason else "complete", "reason": reason}
+        about |= {"windows": found, "disagree": disagree + energy, "throttled": throttled}
+        telemetry = record.Telemetry(strangers=strangers, sampler=account, **about)
         return telemetry, [flag for flag, why in flags.items() if why]
 
     def _window(self, window: Window) -> record.WindowTelemetry:
@@ -109,20 +102,14 @@ class Summary:
                 values |= {name: None for name in SHARES if (values.get(name) or 0) > MOST}
             if entity == "gpu":
                 values |= {name: self.gpu.growth(name, window.ends) for name in COUNTERS}
-        members = {}
+        values = {"energy": self._energy(window), "whole_card": self._whole_card(heads)}
+        values |= {"host": _known(_means(self.host, self.host.columns, window)), "members": {}}
         for m in sorted({row["m"] for row in self.lines.members if window.has(row["m"])}):
             of = _series(self.lines.members, MEMBER_METRICS, m=m)
-            if values := _known(_means(of, of.columns, window)):
-                members[str(m)] = {"entity": self.seats.get(m)} | values
-        return record.WindowTelemetry(
-            seconds=window.seconds,
-            entities=heads,
-            series=series,
-            energy=self._energy(window),
-            members=members,
-            host=_known(_means(self.host, self.host.columns, window)),
-            whole_card=self._whole_card(heads),
-        )
+            if known := _known(_means(of, of.columns, window)):
+                values["members"][str(m)] = {"entity": self.seats.get(m)} | known
+        about = {"seconds": window.seconds, "entities": heads, "series": series}
+        return record.WindowTelemetry(**about, **values)
 
     def _pair(self, entity: str, window: Window) -> dict:
         """The span line of this window, {} unless one does span it."""
@@ -137,9 +124,9 @@ class Summary:
         if None in edges:
             return None
         (began, low), (ended, high) = edges
-        if not _near((began, ended), window) or ended <= began or high < low:
-            return None
         seconds, idle = (ended - began) / 1e9, self.idle.get("power")
+        if not _near((began, ended), window) or seconds <= 0 or high < low:
+            return None
         power = (high - low) / seconds
         energy = record.Energy(joules=power * window.seconds, seconds=seconds, mean_power=power)
         if idle is not None:
@@ -157,11 +144,10 @@ class Summary:
         if not sms or None in sms.values():
             return {}
         total = self.sm_count or sum(sms.values())
-        values: Values = {"sm_count": total}
+        values: Values = {"sm_count": total} | dict.fromkeys(ACTIVITY)
         for name in ACTIVITY:
-            parts = [heads[entity].get(name) for entity in sms]
-            known = None not in parts
-            values[name] = float(np.dot(parts, [*sms.values()])) / total if known else None
+            if None not in (parts := [heads[entity].get(name) for entity in sms]):
+                values[name] = float(np.dot(parts, [*sms.values()])) / total
         return values
 
     def _idle(self) -> Values:

@@ -18,7 +18,7 @@ from workflow.collocation.telemetry.lines import Lines, read
 
 PROGRAM = "workflow.collocation.telemetry.sampler"
 SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
-END_S = 2.0  # for a sampler that was told to quit
+END_S = 2.0  # for a sampler that was told to end
 KILL_S = 1.0  # for the kernel to end one that was killed
 LINGER_S = 0.2  # for a window's last readings: energy and activity move in steps of some 100 ms
 
@@ -26,36 +26,28 @@ LINGER_S = 0.2  # for a window's last readings: energy and activity move in step
 class Watch:
     """One sampler, from construction to end(); leaving the context ends it too.
 
-    folder: where its lines go until they are read. log: file that takes what it prints.
-    gpu_uuid: the card, None on a machine without. entities: "gpu" and, under MIG, "gi:<id>" of the
-    instances. settings: {"source": "auto" | "gpm" | "dcgm" | "nvml" | "off", "hz": …}; with "off"
-    nothing is started. cores: where it may run, None for anywhere. To be made on a thread that
-    outlives it, the main one: the kernel kills the sampler when that thread ends.
+    folder: where its lines go until they are read. log: file that takes what it prints. config:
+    "source" ("auto", "gpm", "dcgm", "nvml", or "off": nothing is started) and "hz"; "gpu", the
+    card's UUID, None without; "entities", "gpu" and, under MIG, "gi:<id>" of the instances;
+    "cores", where it may run, None for anywhere. To be made on a thread that outlives it, the main
+    one: the kernel kills the sampler when that thread ends.
 
     process: the sampler. problem: what was wrong with it, or how it ended. linger_s: how long
     members should go on when a window has closed, for its last readings.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        log: Path,
-        gpu_uuid: str | None,
-        entities: list[str],
-        settings: dict,
-        cores: list[int] | None,
-    ):
+    def __init__(self, folder: Path, log: Path, config: dict):
         self.problem: str | None = None
-        self.off = settings["source"] == "off"
+        self.off = config["source"] == "off"
         self.linger_s = 0.0 if self.off else LINGER_S
+        self.process: subprocess.Popen | None = None
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
         self._phases = [(time.monotonic_ns(), "idle")]
-        self.process: subprocess.Popen | None = None
         if self.off:
             return
-        about = {"output": str(self._output.resolve()), "gpu": gpu_uuid, "entities": entities}
-        config = settings | about | {"slow_hz": SLOW_HZ, "cores": cores, "parent": os.getpid()}
+        output = str(self._output.resolve())
+        config = {**config, "output": output, "slow_hz": SLOW_HZ, "parent": os.getpid()}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, json.dumps(config)],
@@ -101,8 +93,7 @@ class Watch:
         if self._lines is None and self.process is None:
             self._lines = Lines()
         elif self._lines is None:
-            self._send(quit=True)
-            self.process.stdin.close()
+            self.process.stdin.close()  # by which it knows
             try:
                 if code := self.process.wait(END_S):
                     said = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2][:300]
