@@ -78,11 +78,10 @@ def started(cell: Cell, ready: Path, device, folder: Path) -> subprocess.Popen:
 
 def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
     """What the conductor recorded, once it has ended; ends the bench where that was not well."""
-    if conductor.wait():
-        sys.exit(f"bench: the cell ended with exit code {conductor.returncode}")
-    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    code, path = conductor.wait(), folder / "run.json"
+    record = json.loads(path.read_text("utf-8")) if code == 0 else {"status": f"exit code {code}"}
     if record["status"] != "completed":
-        sys.exit(f"bench: {record['status']}: {record['reason']}")
+        sys.exit(f"bench: the cell ended: {record['status']}: {record.get('reason')}")
     return record
 
 
@@ -126,7 +125,7 @@ def compare(cell: Cell, ready: Path, device, pairs: int) -> None:
     print(f"  a cell takes {median(costs):.2f} s beside its warm-up and window", flush=True)
 
 
-def sampler_cost(cell: Cell, ready: Path, device) -> dict:
+def sampler_cost(cell: Cell, ready: Path, device) -> None:
     """The loss in throughput (%) with its 95 % interval over blocks of segments."""
     segments: list[tuple[str, int, int]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -146,9 +145,8 @@ def sampler_cost(cell: Cell, ready: Path, device) -> dict:
         ratios = block_ratios(segments, record, pq.read_table(folder / "steps.parquet"))
     logs = np.log(ratios)
     half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    ends = (logs.mean(), logs.mean() + half, logs.mean() - half)
-    loss, low, high = (float(100 * (1 - np.exp(end))) for end in ends)
-    return {"loss_percent": loss, "low": low, "high": high, "pairs": len(logs)}
+    loss, low, high = 100 * (1 - np.exp(logs.mean() + np.array([0, half, -half])))
+    print(f"  loss {loss:.3f} % ({low:.3f} to {high:.3f}), {len(logs)} pairs", flush=True)
 
 
 def block_ratios(segments: list[tuple[str, int, int]], record: dict, table) -> list[float]:
@@ -174,41 +172,26 @@ def block_ratios(segments: list[tuple[str, int, int]], record: dict, table) -> l
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m bench", description=__doc__, formatter_class=layout)
     device = next(iter(find_devices(load_config({}).gpu)[0]), None)
     known = CUDA_CASES if device else CPU_CASES
     add = parser.add_argument
     add("--case", nargs="+", choices=known, default=list(known), help=f"of {', '.join(known)}")
     add("--pairs", type=int, default=3, help="of each case, ours and bare (3)")
     add("--seconds", type=float, default=3.0, help="window of each run (3)")
-    add(
-        "--sampler",
-        type=int,
-        metavar="BLOCKS",
-        help="the sampler's cost instead, by so many blocks",
-    )
-    add("--output", type=Path, help="JSON file for the sampler's cost")
+    add("--sampler", type=int, metavar="BLOCKS", help="the sampler's cost instead, by so many")
     add("--data", type=Path, default=Path("data"))
     args = parser.parse_args(argv)
     seconds = len(ORDER) * SEGMENT_S * (args.sampler + 1) if args.sampler else args.seconds
-    found = {}
     for name in args.case:
         cell = cell_of(known[name], seconds)
         ready = prepare(cell, args.data)
         print(f"{cell.id} on {device.name if device else 'CPU'}", flush=True)
-        if not args.sampler:
+        if args.sampler:
+            sampler_cost(cell, ready, device)
+        else:
             compare(cell, ready, device, args.pairs)
-            continue
-        cost = sampler_cost(cell, ready, device)
-        print("  loss {loss_percent:.3f} % ({low:.3f} to {high:.3f}), {pairs} pairs".format(**cost))
-        found[name] = {"cell": cell.id, "costs": {"ours": cost}}
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps({"workloads": found}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -14,16 +14,8 @@ from pathlib import Path
 
 FOLDER = Path("wheelhouse")
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
-WANTED = (
-    "snakemake",
-    "pygments",
-    "pydantic",
-    "pyyaml",
-    "psutil",
-    "nvidia-ml-py",
-    "markdown-it-py",
-    "jinja2",
-)
+WANTED = ("snakemake", "pygments", "pydantic", "pyyaml", "psutil", "nvidia-ml-py")
+WANTED += ("markdown-it-py", "jinja2")
 SCIENTIFIC = ("numpy", "scipy", "pyarrow", "pandas")
 DRAWING = ("matplotlib", "altair", "vl-convert-python", "adjusttext")
 LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use
@@ -51,39 +43,29 @@ def closure(roots) -> set[str]:
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True, help="the node's Python, such as 3.12")
     parser.add_argument("--platform", nargs="+", required=True, help="wheel platforms it accepts")
     parser.add_argument("--all", action="store_true", help="numpy and what draws, too")
     args = parser.parse_args()
-    pins = {
-        name_of(line): line.strip() for line in CONSTRAINTS.read_text("utf-8").splitlines() if line
-    }
-    names = closure(WANTED + (SCIENTIFIC + DRAWING if args.all else ()))
+    pins = {name_of(line): line for line in CONSTRAINTS.read_text("utf-8").split()}
+    names = closure(WANTED + (SCIENTIFIC + DRAWING if args.all else ())) & pins.keys()
     FOLDER.mkdir(exist_ok=True)
     for wheel in FOLDER.glob("*.whl"):
         wheel.unlink()
-    pip = [sys.executable, "-m", "pip"]
-    platforms = [word for platform in args.platform for word in ("--platform", platform)]
-    binary = [pins[name] for name in sorted(names - SOURCE_ONLY) if name in pins]
-    subprocess.run(
-        [*pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", str(FOLDER)]
-        + ["--python-version", args.python, "--implementation", "cp", *platforms, *binary],
-        check=True,
-    )
-    source = [pins[name] for name in sorted(names & SOURCE_ONLY) if name in pins]
-    if source:
-        subprocess.run(
-            [*pip, "wheel", "--quiet", "--no-deps", "-w", str(FOLDER), *source], check=True
-        )
-    wheels = sorted(FOLDER.glob("*.whl"))
-    size = sum(wheel.stat().st_size for wheel in wheels) / 1e6
-    print(f"{len(wheels)} wheels for Python {args.python}, {size:.0f} MB in {FOLDER}/")
+    node = ["download", "-d", str(FOLDER), "--only-binary=:all:", "--implementation", "cp"]
+    node += ["--python-version", args.python]
+    node += [word for platform in args.platform for word in ("--platform", platform)]
+    own = ["wheel", "-w", str(FOLDER)]
+    for how, wanted in ((node, names - SOURCE_ONLY), (own, names & SOURCE_ONLY)):
+        command = [sys.executable, "-m", "pip", *how, "--quiet", "--no-deps"]
+        subprocess.run([*command, *(pins[name] for name in sorted(wanted))], check=True)
+    size = sum(wheel.stat().st_size for wheel in FOLDER.glob("*.whl")) / 1e6
+    print(f"{len(names)} wheels for Python {args.python}, {size:.0f} MB in {FOLDER}/")
     print("the node must have torch, torchvision, timm, scikit-learn, pillow", end="")
     print("" if args.all else f", {', '.join(SCIENTIFIC)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
