@@ -251,6 +251,12 @@ def source_gone(lines: Lines) -> None:
     lines.errors.append({"t": 8 * S, "where": "gpm", "message": "GPU is lost"})
 
 
+def slowly(lines: Lines) -> None:
+    """Rows every second are no hole where two a second are asked for."""
+    lines.head["hz"] = 2
+    lines.gpu[:] = lines.gpu[::10]
+
+
 def no_card(lines: Lines) -> None:
     lines.head |= {"source": None, "why": "GPU is lost"}
     lines.gpu.clear()
@@ -263,6 +269,7 @@ SAID = [  # what happens to the lines, the flags, and a word of what is said
     (rows(5, 6.5), HOLE, f"{IN}no gpm values of gpu for 1.6 s"),
     (rows(5, 7, "host"), HOLE, f"{IN}nothing of the host for 2.5 s"),
     (rows(5, 5.3), NONE, ""),
+    (slowly, NONE, ""),
     (source_gone, HOLE, f"{IN}no gpm values of gpu for 4.0 s; gpm: GPU is lost"),
     (lambda lines: lines.spans.clear(), HOLE, f"{IN}no pair of samples of gpu spans it"),
     (lambda lines: setattr(lines, "problem", "it was killed"), HOLE, "it was killed"),
@@ -311,7 +318,7 @@ def test_what_is_wrong_is_flagged_and_said(change, expected, said):
     assert expected == HOLE or any(said in part for part in parts)
     assert len(telemetry.disagree) == (expected in (APART, ENERGY))
     energy = telemetry.windows["window"].energy
-    assert (energy is None) == (change in [row[0] for row in SAID[17:20]])
+    assert (energy is None) == (change in [row[0] for row in SAID[18:21]])
 
 
 def test_nothing_at_all_is_incomplete_and_no_error():

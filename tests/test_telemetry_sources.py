@@ -141,7 +141,9 @@ def test_a_pair_within_one_refresh_of_the_counters_gives_no_row(h200, monkeypatc
     machine.does(h200, **BUSY)
     with opened(gpm.Gpm) as source:
         machine.configure(h200, gpm_refresh_ms=3_600_000, gpm_stale=reads)
-        assert source.tick() == source.tick() == source.tick() == {}
+        assert source.tick() == {}
+        kept = sampled()
+        assert source.tick() == source.tick() == {} and sampled() == kept
         assert source.span(source.open(), source.open()) == {}
         machine.configure(h200, gpm_refresh_ms=0)
         assert source.tick()["gpu"]["gract"] > 0
@@ -191,6 +193,12 @@ def test_a_card_is_read_in_our_units_and_what_it_refuses_is_null(h200, settings,
     assert [*read] == nvml.COLUMNS and {*read} | {*GPM_IDS} == {*BY_NAME}
     assert {name for name, value in read.items() if value is None} == missing
     assert (card.energy() is None) == ("energy" in missing)
+    if not missing:  # of a counter, what it grows by
+        began = time.monotonic()
+        time.sleep(0.05)
+        grown, seconds = card.read(), time.monotonic() - began
+        for name, rate in (("energy", 412.5), ("power_violation", 0.5)):
+            assert 0 < grown[name] - read[name] < 2 * rate * (seconds + 0.1)
     expected = TOLD | {"memory_used": 500 * 2**20}
     assert {n: read[n] for n in expected if n not in missing} == {
         n: value for n, value in expected.items() if n not in missing
