@@ -4,6 +4,7 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from analysis import claims, labels, pages
 from analysis import estimates as table
 from analysis.__main__ import main as analysis
+from analysis.advice import Option
 from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import contents, render, spelling, tables
 from analysis.quantities import QUANTITIES
@@ -101,7 +103,7 @@ def test_values_of_a_table_are_those_of_the_ids_beside_them(study, name):
 SHOWN = {"samples/s": "rate", "STP": "stp", "slowest takes": "slowdown_worst", "GRACT": "gract"}
 
 
-def test_columns_hold_what_they_are_called_and_advice_marks_what_is_advised(simulated, tmp_path):
+def test_columns_hold_what_they_are_called(simulated, tmp_path):
     study = render.Study(written(tmp_path / "gpu", simulated), RULES)
     rows = contents.sets(study.estimates).itertuples(index=False)
     seven = next(r for r in rows if r[:4] == ("thin b32", "paper style", "7", "MPS"))
@@ -109,12 +111,15 @@ def test_columns_hold_what_they_are_called_and_advice_marks_what_is_advised(simu
     for title, cell in zip(contents.sets(study.estimates), seven, strict=True):
         if title in SHOWN:
             assert cell.of.id == table.identity(SHOWN[title], **at)
-    options = contents.advice(study.advice)
-    for each in study.advice:
-        own = options[(options["job"] == labels.job(each.job)) | (options["job"] == each.job)]
-        own = own[own["written"] == each.arm]
-        advised = own[own["chosen"].str.contains("advised")]["run"]
-        assert list(advised) == [each.knee.label]
+
+
+def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
+    e = Estimate("stp", "2x_a_b1", "paper_step", "mps", value=1.5, n=1)
+    row = next(numbers.frame([e]).itertuples(index=False, name="Row"))
+    two, seven = (Option("mps", n, 1.0, row) for n in (2, 7))
+    of = {"job": "a_b1", "arm": "paper_step", "options": (two, seven), "pareto": (two,)}
+    rows = contents.advice([SimpleNamespace(**of, knee=two, best=seven)])
+    assert list(rows["chosen"]) == ["advised", "most throughput"]
 
 
 def test_a_page_shows_figures_that_are_drawn_and_names_the_others(study):
