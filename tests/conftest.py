@@ -14,30 +14,8 @@ from tests.studio import REPOSITORY, Studio
 from workflow.collocation import gpu
 
 # Modules by what they take, longest first; of the others it does not matter.
-LONG = (
-    "test_drills",
-    "test_command",
-    "test_faults",
-    "test_steps_that_fail",
-    "test_script",
-    "test_several",
-    "test_release",
-    "test_simulation",
-    "test_telemetry",
-    "test_models",
-    "test_alternate",
-    "test_terminal",
-    "test_bench",
-    "test_mig",
-    "test_explorer",
-    "test_data",
-    "test_tune",
-    "test_mps",
-    "test_mig_layout",
-    "test_telemetry_sources",
-    "test_telemetry_sampler",
-    "test_run",
-)
+LONG = ("test_drills", "test_command", "test_faults", "test_steps_that_fail", "test_script")
+LONG += ("test_several", "test_release", "test_simulation", "test_telemetry")
 
 
 # The same examples each time, without a deadline: the machine may be busy.
