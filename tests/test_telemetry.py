@@ -300,6 +300,7 @@ SAID = [  # what happens to the lines, the flags, and a word of what is said
     (listed(5, [7, 99], gone=1.0), ["shared_gpu"], "['PID 99']"),
     (listed(5, [7, 99], gone=0.5), NONE, "[]"),
     (listed(12.5, [7, 99]), NONE, "[]"),  # after the window
+    (listed(11.6, [7, 99], gone=1.2), NONE, "[]"),  # at its very end
     (listed(5, None, None), NONE, "[]"),
     (listed(1.0, [10007, 10099]), NONE, "None"),  # none of ours is recognised
 ]
