@@ -199,6 +199,7 @@ def test_the_source_found_first_stays(data_root, tmp_path, capsys):
     real = tmp_path / "imagenet64"
     shutil.copytree(make(data_root, "imagenet64").data, real)
     assert source_found() == "synthetic"
+    assert json.loads(ready.read_text())["reason"] == json.loads(pin.read_text())["reason"]
     assert "pins 'synthetic'" in refused(capsys, *common, "--source", "real")
     pin.unlink()
     assert source_found() == "real"
