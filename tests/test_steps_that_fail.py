@@ -1,8 +1,10 @@
 """A step that ends badly, code that changes: nothing stale is published."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 
 import pyarrow.parquet
 import pytest
@@ -79,6 +81,32 @@ def test_a_cell_longer_than_the_budget_is_measured_and_the_rest_is_left(studio):
     assert run.code == 0 and len(studio.records()) == 2, run.output
 
 
+def test_a_clock_that_was_set_back_costs_no_cell(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
+    assert studio.snakemake("--until", "dataset").code == 0
+    ahead = time.time() + 7200
+    for path in studio.results.glob("ready/*.json"):
+        os.utime(path, (ahead, ahead))
+    assert studio.measure(f"{CELL}/r1/a1").code == 0
+    os.utime(studio.folder / studio.path(f"{CELL}/r1/a1"), (ahead, ahead))
+    run = studio.measure()
+    assert run.code == 0 and len(studio.records()) == 2, run.output
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_records_of_another_version_are_neither_read_nor_measured_again(
+    measured, tmp_path, version
+):
+    studio = measured.copy(tmp_path / "copy")
+    path = studio.folder / studio.path(f"{CELL}/r1/a1")
+    text = path.read_text()
+    path.write_text(text.replace('"schema_version": 2', f'"schema_version": {version}'))
+    assert path.read_text() != text
+    run = studio.snakemake()
+    assert run.code == 1 and f"schema_version is {version}" in run.output, run.output
+    assert len(studio.records()) == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "study_file", "said"),
     [
@@ -101,8 +129,11 @@ def test_a_tilde_is_the_home_folder_and_an_unknown_target_is_told(studio):
     home = studio.folder / "home"
     home.mkdir()
     environment = {"HOME": str(home), "XDG_CACHE_HOME": str(studio.folder / "cache")}
-    unknown = studio.snakemake("--", "nosuch")
-    assert unknown.code == 1 and "nosuch" in unknown.output and "Traceback" not in unknown.output
+    for words in (["--", "nosuch"], ["--no-hooks"]):
+        unknown = studio.snakemake(*words)
+        assert (
+            unknown.code == 1 and words[-1] in unknown.output and "Traceback" not in unknown.output
+        )
     assert not studio.records()
     run = studio.snakemake("--until", "dataset", config={"results": "~/mine"}, **environment)
     assert run.code == 0 and (home / "mine/drill/plan.json").exists(), run.output

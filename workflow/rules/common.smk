@@ -12,6 +12,10 @@ from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner
 from workflow.collocation.plan.session import open_posted, open_session
 
+if "--no-hooks" in sys.argv:
+    print("--no-hooks is not supported: a hook locks the study's folder", file=sys.stderr)
+    sys.exit(1)
+
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
 # Executors of clusters are told --jobs; which one it is, nobody knows yet.
@@ -62,6 +66,7 @@ onstart:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
         if not said:
+            jobs.mend_clock([*SESSION.measured, *SESSION.datasets.ready_files(), REPORTED, CLAIMS])
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
             warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from workflow.collocation.record import run_json
 from workflow.collocation.spec.cell import digest
+from workflow.collocation.spec.errors import ConfigError
 
 
 def cpu_key(machine: str | None) -> str:
@@ -51,7 +52,7 @@ class Attempt:
 def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
-    kind: scenario/arm/method.
+    kind: scenario/arm/method. Raises ConfigError for a record of another version.
     """
     found: dict[str, list[Attempt]] = {}
     names = [(path.parts[-2][1:], path) for path in folder.glob(f"{kind}/r*/a*/run.json")]
@@ -64,6 +65,8 @@ def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
             record = run_json.read(path)
             if (record.cell.id, record.cell.attempt) == (cell, number):
                 content = record.model_dump(exclude_unset=True)
+        except run_json.OtherVersion as error:
+            raise ConfigError(str(error)) from None
         except (OSError, run_json.NoRecord):
             pass
         found.setdefault(cell, []).append(Attempt(cell, number, path, content))

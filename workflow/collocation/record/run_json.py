@@ -19,8 +19,15 @@ Phase = Literal["setup", "build", "warm", "window", "stop"]
 Samples = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+SCHEMA_VERSION = 1
+
+
 class NoRecord(ValueError):
     """What stands in a run.json is no record of a cell; one line says why."""
+
+
+class OtherVersion(NoRecord):
+    """A record that another version of the study wrote: not to be measured again."""
 
 
 class CellName(Part):
@@ -105,7 +112,7 @@ class Record(Part):
     windows of an interleaved cell are its sides.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1] = SCHEMA_VERSION
     study: str
     cell: CellName
     spec: dict
@@ -165,6 +172,12 @@ def read(path: Path) -> Record:
         return Record.model_validate_json(path.read_bytes())
     except ValidationError as caught:
         error = caught.errors(include_url=False, include_context=False)[0]
+    if error["loc"] == ("schema_version",) and isinstance(version := error["input"], int):
+        raise OtherVersion(
+            f"{path}: schema_version is {version}, this version of the study reads "
+            f"{SCHEMA_VERSION}; carry on with the version that wrote it, or give another "
+            "results=FOLDER"
+        )
     where = ".".join(map(str, error["loc"]))
     raise NoRecord(" ".join(f"{where}: {error['msg']}".lstrip(": ").split()))
 
