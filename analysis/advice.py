@@ -18,9 +18,9 @@ from analysis.choose import host_bound, on_cpu, place, way
 from analysis.estimates import RANGE, Row, by_id, identity
 from analysis.records import flags
 from workflow.collocation.spec.names import (
-    ALTERNATE,
-    ARMS,
-    CONTROL_ARMS,
+    CONTROL_IMPLEMENTATIONS,
+    IMPLEMENTATIONS,
+    INTERLEAVED,
     TWIN,
     method_order,
     parse_scenario,
@@ -29,7 +29,7 @@ from workflow.collocation.spec.names import (
 GAIN = 1.05  # less is no gain
 NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
 CLOSE = 1.05  # what loses so much more is mentioned, if it slows jobs less than the knee
-REWRITE = 1.5  # times the work that another arm alone must do, to be advised first
+REWRITE = 1.5  # times the work that another implementation alone must do, to be advised first
 MORE = 1.02  # times the advised set's work that a larger one must do, to be mentioned
 UNTOLD = (
     "GPU memory and energy of these sets are not known: they took turns in one cell, all loaded at "
@@ -64,7 +64,7 @@ class Option:
     @property
     def costs(self) -> tuple[float, float, float]:
         """(-work, slowdown of the slowest, memory in GB): less is better. Unknown is infinite, and
-        a plain job alone is not slowed down.
+        a job alone is not slowed down.
         """
         return -self.work, 1.0 if self.n == 1 else _value(self.slowdown), _value(self.memory)
 
@@ -89,7 +89,7 @@ class Option:
 
     @property
     def label(self) -> str:
-        """`3 under MPS`, `7 as plain processes`, `one at a time`."""
+        """`3 under MPS`, `7 as separate processes`, `one at a time`."""
         one = self.n == 1 and self.method == "naive"
         return "one at a time" if one else f"{self.n} {way(self.method)}"
 
@@ -113,7 +113,7 @@ class Advice:
     """
 
     job: str
-    arm: str
+    implementation: str
     options: tuple[Option, ...]
     pareto: tuple[Option, ...]
     best: Option | None
@@ -133,8 +133,8 @@ class Advice:
 
     @property
     def untold(self) -> bool:
-        """True if sets have no memory, because they were sides of alternating cells."""
-        return any(o.stp.design == ALTERNATE and not o.memory for o in self.sets)
+        """True if sets have no memory, because they were conditions of interleaved cells."""
+        return any(o.stp.design == INTERLEAVED and not o.memory for o in self.sets)
 
     def sentences(self, but: Collection[str] = ()) -> list[str]:
         """The advice in plain sentences, most important first; without caveats in `but`."""
@@ -228,7 +228,7 @@ def _most(e: Row | None) -> float:
 
 
 def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
-    """(job, arm) → its measured sets, and the plain job alone; fewest jobs first."""
+    """(job, implementation) → its measured sets, and the job alone; fewest jobs first."""
     numbers, hosts, found = by_id(estimates), table_of.hosts(estimates), {}
     for stp in table_of.of(estimates, "stp", window="", job="").itertuples(index=False, name="Row"):
         if (job := _job(stp)) is not None:
@@ -236,7 +236,7 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
             besides = {name: numbers.get(identity(q, **where)) for name, q in BESIDES.items()}
             on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
             option = Option(stp.method, stp.jobs, stp.value, stp, **besides, hosts=on)
-            found.setdefault((job, stp.arm), []).append(option)
+            found.setdefault((job, stp.implementation), []).append(option)
     for key, mine in found.items():
         if all(option.rate for option in mine):
             mine = [replace(option, work=option.rate.value) for option in mine]
@@ -245,7 +245,7 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
 
 
 def _job(e: Row) -> str | None:
-    """The job that a set has copies of; one alone is an option only as a plain process."""
+    """The job that a set has copies of; one alone is an option only as a separate process."""
     scenario = parse_scenario(e.scenario)
     copies = e.method != TWIN and not scenario.mixed and not scenario.variant
     return scenario.family if copies and (scenario.n > 1 or e.method == "naive") else None
@@ -260,17 +260,17 @@ def advise(
     """
     every, numbers = options(estimates), by_id(estimates)
     return [
-        _advice(numbers, name, arm, every[name, arm], slowdown, memory)
+        _advice(numbers, name, implementation, every[name, implementation], slowdown, memory)
         for name in ([job] if job else table_of.workloads(estimates))
-        for arm in table_of.arms(estimates)
-        if (name, arm) in every
+        for implementation in table_of.implementations(estimates)
+        if (name, implementation) in every
     ]
 
 
 def _advice(
     numbers: Mapping[str, Row],
     job: str,
-    arm: str,
+    implementation: str,
     mine: list[Option],
     slowdown: float,
     memory: float,
@@ -289,22 +289,22 @@ def _advice(
     gains = [numbers[f"{shared.stp.id}@{host}"] for host in shared.hosts] if shared else []
     measured = {(option.stp.scenario, option.method) for option in mine}
     planned = [e for e in numbers.values() if e.quantity == "outcome" and e.source == "measured"]
-    planned = [e for e in planned if e.arm == arm and _job(e) == job]
+    planned = [e for e in planned if e.implementation == implementation and _job(e) == job]
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     return Advice(
-        *(job, arm, tuple(mine), tuple(pareto), best, knee, close, shared, tuple(gains)),
-        rewrite=_rewrite(numbers, job, arm, knee),
+        *(job, implementation, tuple(mine), tuple(pareto), best, knee, close, shared, tuple(gains)),
+        rewrite=_rewrite(numbers, job, implementation, knee),
         missing=tuple(e for e in planned if (e.scenario, e.method) not in measured),
         host_bound=any(host_bound(numbers, e) for e in gains),
         unbound=unbound,
     )
 
 
-def _rewrite(numbers: Mapping[str, Row], job: str, arm: str, knee: Option | None) -> str:
+def _rewrite(numbers: Mapping[str, Row], job: str, implementation: str, knee: Option | None) -> str:
     """That one job alone does more in the fastest way measured: first, where that way does far
     more, or one job in it does more than the option that is advised; or "".
     """
-    one = {"scenario": f"1x_{job}", "arm": arm, "method": "naive"}
+    one = {"scenario": f"1x_{job}", "implementation": implementation, "method": "naive"}
     alone, over = (numbers.get(identity(name, **one)) for name in ("rate", "over_fastest"))
     every = (e for e in numbers.values() if e.quantity == "fastest_rate" and not e.host)
     fastest = next((e for e in every if e.scenario == f"1x_{job}"), None)
@@ -317,7 +317,7 @@ def _rewrite(numbers: Mapping[str, Row], job: str, arm: str, knee: Option | None
     does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
     return (
         f"Write it better{' first' * bool(first)}: one job alone does {does} in this way, and "
-        f"{more} in the fastest way measured ({labels.arm(fastest.arm)})."
+        f"{more} in the fastest way measured ({labels.implementation(fastest.implementation)})."
     )
 
 
@@ -331,9 +331,17 @@ def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
     """That one job alone, in ways not measured here, may do more than sets do; or ""."""
     rates = table_of.of(estimates, "rate", method="naive", window="")
     jobs = {each.job for each in found}
-    alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "arm"]) for job in jobs]
-    lacking = [arm for arm in ARMS if not all(arm in known for known in alone)]
-    ways = "; ".join(labels.arm(arm) for arm in lacking if arm not in CONTROL_ARMS)
+    alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "implementation"]) for job in jobs]
+    lacking = [
+        implementation
+        for implementation in IMPLEMENTATIONS
+        if not all(implementation in known for known in alone)
+    ]
+    ways = "; ".join(
+        labels.implementation(implementation)
+        for implementation in lacking
+        if implementation not in CONTROL_IMPLEMENTATIONS
+    )
     if not ways or on_cpu(estimates):
         return ""
     return (

@@ -32,7 +32,7 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
     shown = shown.loc[:, (shown != "–").any()]
     columns = {title: [title, *shown[title]] for title in shown}
     widths = {title: max(map(len, column)) for title, column in columns.items()}
-    lines = [f"{labels.job(advice.job)}, {labels.arm(advice.arm)}"]
+    lines = [f"{labels.job(advice.job)}, {labels.implementation(advice.implementation)}"]
     lines += [f"  {sentence}" for sentence in advice.sentences(but)]
     for cells in zip(*columns.values(), strict=True):
         pairs = zip(cells, widths.items(), strict=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import labels
-from analysis.estimates import BLOCKS, INTERVAL, Row, get, hardware, identity
+from analysis.estimates import INTERVAL, REPLICATES, Row, get, hardware, identity
 from analysis.intervals import FEW
-from workflow.collocation.spec.names import ALTERNATE, parse_scenario
+from workflow.collocation.spec.names import INTERLEAVED, parse_scenario
 
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
@@ -24,19 +24,19 @@ TURNED = (
 
 def place(e: Row) -> dict[str, str]:
     """The set that a number is of: where its other quantities are."""
-    return {"scenario": e.scenario, "arm": e.arm, "method": e.method}
+    return {"scenario": e.scenario, "implementation": e.implementation, "method": e.method}
 
 
 def way(method: str) -> str:
-    """`under MPS`, `as plain processes`."""
-    return "as plain processes" if method == "naive" else f"under {labels.method(method)}"
+    """`under MPS`, `as separate processes`."""
+    return "as separate processes" if method == "naive" else f"under {labels.method(method)}"
 
 
 def host_bound(numbers: Mapping[str, Row], point: Row) -> bool:
-    """True if a host's number is of few alternating cells, and a set in them waited for the host:
+    """True if a host's number is of few interleaved cells, and a set in them waited for the host:
     from cell to cell that changes by far more than its interval tells.
     """
-    if point.design != ALTERNATE or point.n >= FEW:
+    if point.design != INTERLEAVED or point.n >= FEW:
         return False
     own = place(point)
     places = [own]
@@ -51,10 +51,10 @@ def host_bound(numbers: Mapping[str, Row], point: Row) -> bool:
 
 
 def turned(found: Iterable[Row | None]) -> set[str]:
-    """Ids of gains that alternating cells gave, where other gains are of cells of their own."""
+    """Ids of gains that interleaved cells gave, where other gains are of cells of their own."""
     gains = [e for e in found if e and e.quantity in ("stp", "rate_over_naive") and e.jobs > 1]
     several = len({e.design for e in gains}) > 1
-    return {e.id for e in gains if e.design != BLOCKS and several}
+    return {e.id for e in gains if e.design != REPLICATES and several}
 
 
 def on_cpu(estimates: pd.DataFrame) -> bool:
@@ -64,7 +64,7 @@ def on_cpu(estimates: pd.DataFrame) -> bool:
 
 def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
     """What a study was measured on, and what it can and cannot answer; with its numbers."""
-    names = ("hosts", "window_s", "replicates", "replicates_turns")
+    names = ("hosts", "window_s", "replicates", "replicates_interleaved")
     hosts, window, sets, turns = found = [get(estimates, "count", name=name) for name in names]
     if not (hosts and (sets or turns)):
         return "No set has been measured yet, so this study answers nothing.", []
@@ -77,7 +77,7 @@ def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
         said += f", in windows of {spelt}"
     often = ((sets, "each set"), (turns, "each cell of sets that take turns"))
     said += f": {', and '.join(f'{what} {_times(e)}' for e, what in often if e)}. "
-    interleaved = (estimates["design"] == ALTERNATE).any()  # one such cell has an interval
+    interleaved = (estimates["design"] == INTERLEAVED).any()  # one such cell has an interval
     if on_cpu(estimates):
         said += (
             "This tries out the workflow. It says nothing about sharing a GPU, and its rates, "

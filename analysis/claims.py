@@ -39,7 +39,7 @@ class CellJudged:
     """
 
     scenario: str
-    arm: str
+    implementation: str
     method: str
     verdict: Verdict = Verdict.NOT_TESTABLE
     ids: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class CellJudged:
         """`7 × ResNet26 b32 under MPS`, `ResNet152 b32 alone`."""
         how = f"under {labels.method(self.method)}"
         if self.method == "naive":
-            how = "as plain processes" if parse_scenario(self.scenario).n > 1 else "alone"
+            how = "as separate processes" if parse_scenario(self.scenario).n > 1 else "alone"
         return f"{labels.scenario(self.scenario)} {how}"
 
     @property
@@ -178,7 +178,9 @@ class _Judge:
 
     def _need(self, need: Need) -> NeedJudged:
         """Read host by host; what is met on a host makes the tests comparable there."""
-        cell = CellJudged(self._scenario(need.mix or {need.job: 1}, need), need.arm, need.method)
+        cell = CellJudged(
+            self._scenario(need.mix or {need.job: 1}, need), need.implementation, need.method
+        )
         e = self._get(need.quantity, cell, need.window, need.job if need.mix else "")
         what = f"For {cell.label}, {_title(need.quantity)}"
         if e is None:
@@ -193,7 +195,7 @@ class _Judge:
     def _scenario(self, mix: dict[str, int], of: Need | Test) -> str:
         """The id of a set of jobs, in the order in which the study names them."""
         wanted = scenario_id(mix, of.variant)
-        there = (e.scenario for e in self.outcomes if e.arm == of.arm)
+        there = (e.scenario for e in self.outcomes if e.implementation == of.implementation)
         return next((each for each in there if _set(each) == _set(wanted)), wanted)
 
     def _test(self, test: Test, like: set[str] | None, sources: Sequence[str]) -> TestJudged:
@@ -218,20 +220,22 @@ class _Judge:
         names no set: every set of the study, written in any way.
         """
         if not (test.jobs or test.mix):
-            every = (CellJudged(e.scenario, e.arm, e.method) for e in self.outcomes)
+            every = (CellJudged(e.scenario, e.implementation, e.method) for e in self.outcomes)
             return [cell for cell in every if cell.method in test.methods], []
         mixes, unread = [test.mix] if test.mix else [], []
         for job in test.jobs:
             if test.where:
                 quantity = test.where.quantity
-                alone = self._get(quantity, CellJudged(f"1x_{job}", test.arm, "naive"))
+                alone = self._get(quantity, CellJudged(f"1x_{job}", test.implementation, "naive"))
                 if alone is None:
                     unread.append(f"{_title(quantity)} for {labels.job(job)} alone")
                 if alone is None or not test.where.admits(alone.value):
                     continue
             mixes += [{job: count} for count in test.counts]
         scenarios = [self._scenario(mix, test) for mix in mixes]
-        return [CellJudged(s, test.arm, m) for s in scenarios for m in test.methods], unread
+        return [
+            CellJudged(s, test.implementation, m) for s in scenarios for m in test.methods
+        ], unread
 
     def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
         e = self._get(test.quantity, cell, test.window, test.job)

@@ -79,7 +79,7 @@ def markdown(found: pd.DataFrame, names: tuple[str, str]) -> str:
             what = e.name
             if e.scenario:
                 what = f"{labels.scenario(e.scenario)}, {labels.method(e.method)}"
-                what += f", {labels.arm(e.arm)}"
+                what += f", {labels.implementation(e.implementation)}"
             lines.append("| {} |".format(" | ".join(map(plain, (what, e.a, e.b, e.word)))))
     return "\n".join(lines) + "\n"
 

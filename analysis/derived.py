@@ -13,7 +13,7 @@ from analysis.estimates import INTERVAL, NONE
 from analysis.intervals import mean, over_hosts
 from analysis.quantities import LOG
 from analysis.records import flags
-from workflow.collocation.spec.names import ALONE_VARIANTS, PAPER_ARM, parse_scenario
+from workflow.collocation.spec.names import ALONE_VARIANTS, PAPER_IMPLEMENTATION, parse_scenario
 
 BARE = {"low": np.nan, "high": np.nan, "spread": NONE}
 
@@ -28,7 +28,7 @@ def derived(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _alone(found: pd.DataFrame, *quantities: str, variants: Sequence[str] = ("",)) -> pd.DataFrame:
-    """Numbers of jobs alone as plain processes."""
+    """Numbers of jobs alone as separate processes."""
     plain = (found["method"] == "naive") & (found["window"] == "") & (found["jobs"] == 1)
     return found[plain & found["quantity"].isin(quantities) & found["variant"].isin(variants)]
 
@@ -48,32 +48,40 @@ def over_fastest(found: pd.DataFrame) -> pd.DataFrame:
     best = best.set_index("scenario", drop=False).loc[every["scenario"].drop_duplicates()]
     best = best[best["scenario"].map(ways) > 1]
     counted = best["scenario"].map(ways).map("{} ways measured".format)
-    base = {(e.arm, e.scenario, e.host): e for e in alone.itertuples()}
+    base = {(e.implementation, e.scenario, e.host): e for e in alone.itertuples()}
     fastest = {parse_scenario(e.scenario).parts[0][0]: e for e in best.itertuples()}
 
-    def arms(scenario: str) -> set[str] | None:
+    def implementations(scenario: str) -> set[str] | None:
         """In which ways its jobs are fastest; None where that is not known of all."""
         names = [name for name, _ in parse_scenario(scenario).parts]
-        return {fastest[n].arm for n in names} if all(n in fastest for n in names) else None
+        return (
+            {fastest[n].implementation for n in names} if all(n in fastest for n in names) else None
+        )
 
     plain = found[(found["window"] == "") & (found["variant"] == "")]
-    known = {scenario: arms(scenario) for scenario in set(plain["scenario"])}
-    same = np.array([known[e.scenario] == {e.arm} for e in plain.itertuples()], dtype=bool)
+    known = {scenario: implementations(scenario) for scenario in set(plain["scenario"])}
+    same = np.array(
+        [known[e.scenario] == {e.implementation} for e in plain.itertuples()], dtype=bool
+    )
     stp = plain[same & (plain["quantity"] == "stp")]
-    note = "STP, for " + stp["arm"] + " is the fastest way"
+    note = "STP, for " + stp["implementation"] + " is the fastest way"
     rates = np.where(plain["scenario"].str.contains("+", regex=False), "job_rate", "rate")
     others = plain["scenario"].map(known).notna() & ~same
     sets = plain[others & (plain["host"] != "") & (plain["quantity"] == rates)]
     single = []
-    for (scenario, *_), of_host in sets.groupby(["scenario", "arm", "method", "host"], sort=False):
+    for (scenario, *_), of_host in sets.groupby(
+        ["scenario", "implementation", "method", "host"], sort=False
+    ):
         parts = dict(parse_scenario(scenario).parts)
         rates = list(of_host.itertuples())
         names = [e.job or next(iter(parts)) for e in rates]
         if set(names) != set(parts):
             continue
         bests = [fastest[name] for name in names]
-        bases = [base.get((b.arm, b.scenario, rates[0].host), b) for b in bests]
-        said = {name: f"{b.scenario}/{b.arm}" for name, b in zip(names, bests, strict=True)}
+        bases = [base.get((b.implementation, b.scenario, rates[0].host), b) for b in bests]
+        said = {
+            name: f"{b.scenario}/{b.implementation}" for name, b in zip(names, bests, strict=True)
+        }
         note_of = "over " + " and ".join(said[name] for name in parts)
         if not all(b.host for b in bases):
             note_of += ", its mean over hosts where a host did not measure it"
@@ -93,8 +101,16 @@ def over_fastest(found: pd.DataFrame) -> pd.DataFrame:
 def over_paper(found: pd.DataFrame) -> pd.DataFrame:
     """Each job alone, as it is written, over the same job as the paper wrote it, host by host."""
     alone = list(_alone(found, "rate").itertuples())
-    base = {(e.scenario, e.host): e for e in alone if e.arm == PAPER_ARM and e.host}
-    pairs = [(e, base.get((e.scenario, e.host))) for e in alone if e.arm != PAPER_ARM]
+    base = {
+        (e.scenario, e.host): e
+        for e in alone
+        if e.implementation == PAPER_IMPLEMENTATION and e.host
+    }
+    pairs = [
+        (e, base.get((e.scenario, e.host)))
+        for e in alone
+        if e.implementation != PAPER_IMPLEMENTATION
+    ]
     made = [
         _ratio("alone_over_paper", [e], [1], [paper], flags.union([e.flags, paper.flags]), e.note)
         for e, paper in pairs
@@ -144,7 +160,10 @@ def variation(found: pd.DataFrame) -> pd.DataFrame:
     every = over_hosts(rates.assign(quantity="rate_cv", value=spreads, **BARE))
     if every.empty:
         return every
-    both, place = every["host"] == "", [every[c] for c in ("scenario", "arm", "method", "window")]
+    both, place = (
+        every["host"] == "",
+        [every[c] for c in ("scenario", "implementation", "method", "window")],
+    )
     middle = every["value"].where(~both).groupby(place).transform("median")
     return every.assign(value=every["value"].mask(both, middle))
 
@@ -163,14 +182,17 @@ def memory_of_parts(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame
     """
     every = found[found["host"] == ""]
     alone = _alone(every, "memory_of_jobs", variants=ALONE_VARIANTS)
-    memory = {(e.arm, e.scenario): e for e in alone.itertuples()}
+    memory = {(e.implementation, e.scenario): e for e in alone.itertuples()}
     sizes = every.loc[every["quantity"] == "capacity_for_jobs", "value"].tolist()
     tried = outcomes[outcomes["status"].isin(("completed", "out_of_memory"))]
     made = []
     for outcome in tried.itertuples() if sizes else ():
         scenario, capacity = parse_scenario(outcome.scenario), sizes[0]
         suffix = f"--{scenario.variant}" if scenario.variant in ALONE_VARIANTS[1:] else ""
-        parts = [(n, memory.get((outcome.arm, f"1x_{job}{suffix}"))) for job, n in scenario.parts]
+        parts = [
+            (n, memory.get((outcome.implementation, f"1x_{job}{suffix}")))
+            for job, n in scenario.parts
+        ]
         if scenario.n == 1 or not all(e for _, e in parts):
             continue
         replicates = [

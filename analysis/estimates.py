@@ -18,15 +18,20 @@ import pyarrow as pa
 from analysis.quantities import QUANTITIES
 from analysis.records import schema as records
 from analysis.records.untrusted_files import read_table
-from workflow.collocation.spec.names import Scenario, arm_order, method_order, parse_scenario
+from workflow.collocation.spec.names import (
+    Scenario,
+    implementation_order,
+    method_order,
+    parse_scenario,
+)
 
 MEASURED = "measured"
 # What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
 INTERVAL, RANGE, NONE = "interval", "range", "none"
-# Design of a number that some hosts have of cells of their own, and others of alternating cells.
-BLOCKS, BOTH = "blocks", "both"
+# Design of a number that some hosts have of cells of their own, and others of interleaved cells.
+REPLICATES, BOTH = "replicates", "both"
 # What a number is of; together with quantity, and host or source, they make its id.
-PLACE = ("scenario", "arm", "method", "window", "job", "name")
+PLACE = ("scenario", "implementation", "method", "window", "job", "name")
 COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low", "high")
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
@@ -93,11 +98,13 @@ def write(found: pd.DataFrame, output: Path) -> None:
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    """With `jobs`, by id, in the order of pages: arm, mixes last, workload, count, method, host."""
+    """With `jobs`, by id, in the order of pages: implementation, mixes last, workload, count,
+    method, host.
+    """
     parsed = {s: parse_scenario(s) if s else Scenario("", (), "") for s in set(frame["scenario"])}
     frame = frame.assign(jobs=[parsed[s].n for s in frame["scenario"]])
     keys = [
-        (arm_order(e.arm), p.mixed, p.family, p.variant, p.n, e.scenario)
+        (implementation_order(e.implementation), p.mixed, p.family, p.variant, p.n, e.scenario)
         + (method_order(e.method), e.window, e.job, e.name, e.host)
         for e in frame.itertuples()
         for p in (parsed[e.scenario],)
@@ -107,7 +114,9 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def identity(quantity: str, **where: str) -> str:
-    """`quantity:scenario/arm/method[/window][/job][@host|@source]`, or `quantity:name`."""
+    """`quantity:scenario/implementation/method[/window][/job][@host|@source]`, or
+    `quantity:name`.
+    """
     path = "/".join(where[part] for part in PLACE if where.get(part))
     source = where.get("source", MEASURED)
     at = where.get("host", "") if source == MEASURED else source
@@ -115,8 +124,8 @@ def identity(quantity: str, **where: str) -> str:
 
 
 def get(frame: pd.DataFrame, quantity: str, **where: str) -> Row | None:
-    """The number of exactly this place (scenario, arm, method, window, job, host, source, name;
-    empty by default), or None.
+    """The number of exactly this place (scenario, implementation, method, window, job, host,
+    source, name; empty by default), or None.
     """
     return at(frame, identity(quantity, **where))
 
@@ -162,9 +171,9 @@ def hardware(frame: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(note.split(": ")[-1].split(";")[0] for note in notes))
 
 
-def arms(frame: pd.DataFrame) -> list[str]:
+def implementations(frame: pd.DataFrame) -> list[str]:
     """Ways in which the study's jobs are written."""
-    return sorted(set(of(frame, "outcome", source="*")["arm"]), key=arm_order)
+    return sorted(set(of(frame, "outcome", source="*")["implementation"]), key=implementation_order)
 
 
 def workloads(frame: pd.DataFrame) -> list[str]:

@@ -16,7 +16,7 @@ import pandas as pd
 from analysis import estimates as table
 from analysis.estimates import BOTH, INTERVAL, MEASURED, RANGE, Row
 from analysis.quantities import LOG, QUANTITIES
-from workflow.collocation.spec.names import ALTERNATE
+from workflow.collocation.spec.names import INTERLEAVED
 
 # What makes these numbers of their replicates; others are means of them.
 _KINDS = {
@@ -27,8 +27,8 @@ _KINDS = {
     "parts_over_capacity": "sum over jobs of the mean over cells of",
 }
 _DESIGNS = {
-    ALTERNATE: "slices of sides that take turns in one cell",
-    BOTH: "slices of sides that take turns on some hosts, a cell for each set on others",
+    INTERLEAVED: "slices of conditions that take turns in one cell",
+    BOTH: "slices of conditions that take turns on some hosts, a cell for each set on others",
 }
 _SPREAD = {INTERVAL: "95 % interval", RANGE: "range over hosts"}
 
@@ -63,7 +63,7 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
     for r in e.replicates:
         parts = f" = {r['numerator']:.6g} / {r['denominator']:.6g}" if r["denominator"] else ""
         over = f"  over {r['over']}" if r["over"] else ""
-        over = " (sides of one cell)" if r["over"] == r["cell"] else over
+        over = " (conditions of one cell)" if r["over"] == r["cell"] else over
         host = hosts.get(r["cell"], "")
         lines.append(f"    {r['value']:.6g}{parts}  {r['cell']}{over}{host}")
         if batches := len(r["batches"]):
@@ -92,7 +92,7 @@ def run(given: Namespace) -> str:
     """The command: what is behind a number, or several."""
     if not given.id:
         raise ValueError(
-            "which number? ID=QUANTITY:SET/ARM/METHOD, as pages list them at their end"
+            "which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD, as pages list them at their end"
         )
     estimates = table.read(given.folder / "estimates.parquet")
     return "\n\n".join(explain(estimates, each) for each in spelt_out(given.id))

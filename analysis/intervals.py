@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from analysis.estimates import BLOCKS, BOTH, INTERVAL, NONE, PLACE, RANGE
+from analysis.estimates import BOTH, INTERVAL, NONE, PLACE, RANGE, REPLICATES
 from analysis.quantities import LOG, QUANTITIES, SHARE
 from analysis.records import flags
 from analysis.runs import mixed
-from workflow.collocation.spec.names import ALTERNATE
+from workflow.collocation.spec.names import INTERLEAVED
 
 CONFIDENCE = 0.95
 FEW = 3  # of fewer cells a t interval says less than each of them does of itself
@@ -70,7 +70,7 @@ def _own(cell: float, batches: Sequence[float], scale: str) -> tuple[float, floa
 def by_host(found: pd.DataFrame) -> pd.DataFrame:
     """Each host's estimate of every quantity, from its replicates.
 
-    One number, one route: where a host has it of alternating cells, other cells do not count.
+    One number, one route: where a host has it of interleaved cells, other cells do not count.
     """
     found = found.assign(
         order=found.groupby(OF, sort=False).ngroup(),
@@ -99,7 +99,7 @@ def by_host(found: pd.DataFrame) -> pd.DataFrame:
         flags=[mixed(*each) for each in conditions],
         code=[frozenset().union(*each) for each in rows["code"]],
         data=[frozenset().union(*each) for each in rows["data"]],
-        design=np.where(rows["turned"], ALTERNATE, BLOCKS),
+        design=np.where(rows["turned"], INTERLEAVED, REPLICATES),
         note="",
     ).rename(columns={"replicate": "replicates"})
 

@@ -7,14 +7,19 @@ import re
 from collections.abc import Iterable
 
 from analysis.estimates import INTERVAL, NONE, RANGE, Row
-from workflow.collocation.spec.names import ALTERNATE, PAPER_ARM, family_of, parse_scenario
+from workflow.collocation.spec.names import (
+    INTERLEAVED,
+    PAPER_IMPLEMENTATION,
+    family_of,
+    parse_scenario,
+)
 
 _MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM")
 _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
 _METHODS = {
     "serial": "one after the other",
-    "naive": "plain",
-    "naive_again": "plain, again (A/A)",
+    "naive": "separate",
+    "naive_again": "separate, again (A/A)",
     "mps": "MPS",
     "mps_equal": "MPS, equal shares",
     "mps_overlap": "MPS, overlapping shares",
@@ -24,7 +29,7 @@ _METHODS = {
     "mig_mps": "MPS in MIG",  # of earlier records
 }
 _ARMS = {
-    PAPER_ARM: "paper style",
+    PAPER_IMPLEMENTATION: "paper style",
     "paper_default": "paper style, default kernels",
     "eager": "TF32, no waiting",
     "bf16": "bf16",
@@ -44,7 +49,7 @@ COLOURS = {
 }
 MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">", "mig": "^"}
 ARM_COLOURS = {
-    PAPER_ARM: "#0B5394",
+    PAPER_IMPLEMENTATION: "#0B5394",
     "paper_default": "#777777",
     "eager": "#2A9D8F",
     "bf16": "#7A5BA8",
@@ -65,12 +70,12 @@ def marker(name: str) -> str:
     return MARKERS.get(name) or "pD*"[sum(map(ord, name)) % 3]
 
 
-def job(workload: str, arm_name: str = PAPER_ARM) -> str:
+def job(workload: str, implementation_name: str = PAPER_IMPLEMENTATION) -> str:
     """`ResNet26 b32`, `EfficientNetV2-S b128`, `ResNet26 b128, roomy`; an unknown name as it is.
     With the way in which it is written, where that is not the paper's.
     """
-    if arm_name != PAPER_ARM:
-        return f"{job(workload)}, {arm(arm_name)}"
+    if implementation_name != PAPER_IMPLEMENTATION:
+        return f"{job(workload)}, {implementation(implementation_name)}"
     if workload.startswith("tiny_"):
         return f"tiny {job(workload.removeprefix('tiny_'))}"
     match = re.fullmatch(r"(.+)_b(\d+)(?:_(.+))?", workload)
@@ -103,7 +108,7 @@ def method(name: str) -> str:
     return f"{_METHODS.get(family, family)} {rest.replace('_', ' ')}".strip()
 
 
-def arm(name: str) -> str:
+def implementation(name: str) -> str:
     """How the job is written."""
     return _ARMS.get(name, name.replace("_", " "))
 
@@ -149,7 +154,7 @@ def span(e: Row | None) -> str:
     if e.jobs == 1 and e.value == 1 and (e.spread == NONE or e.low == e.high):
         return text  # one job over itself
     if e.spread == INTERVAL:
-        few = {1: ", one cell", 2: ", two cells"}.get(e.n, "") if e.design == ALTERNATE else ""
+        few = {1: ", one cell", 2: ", two cells"}.get(e.n, "") if e.design == INTERLEAVED else ""
         return f"{text} [{number(e.low)}, {number(e.high)}]{few}"
     if e.spread == RANGE:
         return f"{text} ({number(e.low)} to {number(e.high)})"

@@ -37,7 +37,7 @@ def build(
     if members["measured"].any():
         found = replicates(members, work).rename(columns={"at": "cell"}).assign(name="")
         about = members.drop_duplicates("run").set_index("run")
-        about = about[["scenario", "arm", "method", "window", "host"]]
+        about = about[["scenario", "implementation", "method", "window", "host"]]
         found = found.join(about.join(runs.conditions(members)), on="run")
         measured = _marked(_with_sets(over_hosts(by_host(found))))
         others = derived(measured, outcomes)

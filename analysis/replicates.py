@@ -2,7 +2,7 @@
 
 A run is one window of one set, a row of a DataFrame. What it is held against (its jobs alone, the
 same set under another method, ...) is merged into that row, always of its own replicate and GPU, in
-an alternating cell of that cell. FORMULAS then gives each quantity as columns of all rows at once.
+an interleaved cell of that cell. FORMULAS then gives each quantity as columns of all rows at once.
 """
 
 from __future__ import annotations
@@ -18,34 +18,61 @@ from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, family_of
 GB = 1e9
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
-# An interval of an alternating cell is by batch means: consecutive rounds, in each of which every
-# side has one slice, make BATCHES batches, but fewer where one would have fewer than ROUNDS rounds.
-# A job alone that waits for its host is autocorrelated over 0.8 s, and a round takes 1 s or more.
-# Ratios are of whole batches: the mean of logs of single slices is off by half their variance.
+# An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
+# condition has one slice, make BATCHES batches, but fewer where one would have fewer than ROUNDS
+# rounds. A job alone that waits for its host is autocorrelated over 0.8 s, and a round takes 1 s or
+# more. Ratios are of whole batches: the mean of logs of single slices is off by half their
+# variance.
 BATCHES, ROUNDS = 10, 2
-COLUMNS = ["run", "at", "scenario", "arm", "method", "window", "jobs", "mixed", "variant", "side"]
-COLUMNS += ["again", "current", "baseline", "block", "device", "member", "workload", "input_mode"]
+COLUMNS = [
+    "run",
+    "at",
+    "scenario",
+    "implementation",
+    "method",
+    "window",
+    "jobs",
+    "mixed",
+    "variant",
+    "condition",
+]
+COLUMNS += [
+    "again",
+    "current",
+    "baseline",
+    "replicate",
+    "device",
+    "member",
+    "workload",
+    "input_mode",
+]
 COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
 COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
 COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory"]
-WITHIN = ["scope", "batch", "block", "device", "arm"]  # what compared runs have in common
+WITHIN = [
+    "scope",
+    "batch",
+    "replicate",
+    "device",
+    "implementation",
+]  # what compared runs have in common
 RUN = ["batch", "run"]
 
 
 def replicates(members: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     """Every quantity of every completed run: a row with quantity, run, job, value, and what it is
-    made of (numerator, denominator, over). `batches`: of an alternating cell the value in each.
+    made of (numerator, denominator, over). `batches`: of an interleaved cell the value in each.
 
     work: scenario → workload → what its job takes alone (any unit of time), of mixes whose fixed
     work is known from elsewhere (the paper's pair).
     """
     used = members.loc[members["measured"] & (members["current"] | members["baseline"]), COLUMNS]
-    used["scope"] = used["at"].where(used["side"] != "", "")
+    used["scope"] = used["at"].where(used["condition"] != "", "")
     used = used.rename(columns={"samples_per_s": "rate"})
     used["rate"] = used["rate"].where(used["rate"] > 0)
-    # The GPU's memory holds all sides; power is read as a mean over longer than a slice.
+    # The GPU's memory holds all conditions; power is read as a mean over longer than a slice.
     shared = ["power", "energy_j", "gpu_memory_used", "gpu_memory_total"]
-    used.loc[used["side"] != "", shared] = np.nan
+    used.loc[used["condition"] != "", shared] = np.nan
     found = _values(used.assign(batch=-1), work)
     of, parts = ["quantity", "run", "job"], _batches(used)
     found["batches"] = [()] * len(found)
@@ -66,9 +93,9 @@ def _varies(found: tuple[float, ...]) -> bool:
 
 
 def _batches(used: pd.DataFrame) -> pd.DataFrame:
-    """Members of alternating cells batch by batch, with the rate and GRACT of these rounds."""
+    """Members of interleaved cells batch by batch, with the rate and GRACT of these rounds."""
     found = []
-    for _, cell in used[used["side"] != ""].groupby("at", sort=False):
+    for _, cell in used[used["condition"] != ""].groupby("at", sort=False):
         counted = {0 if slices is None else len(slices) for slices in cell["slices"]}
         rounds = min(counted)
         parts = np.array_split(np.arange(rounds), max(1, min(BATCHES, rounds // ROUNDS)))
@@ -290,7 +317,7 @@ def _growth(fewer: str, jobs: int) -> Callable[[pd.DataFrame], object]:
 
 
 def _slowed(r: pd.DataFrame) -> pd.Series:
-    """Sets, and a job alone by another method: a plain job alone is not slowed down."""
+    """Sets, and a job alone by another method: a job alone is not slowed down."""
     return (r.jobs > 1) | (r.method != "naive")
 
 

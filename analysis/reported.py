@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from workflow.collocation.spec.names import METHODS, PAPER_ARM, scenario_id
+from workflow.collocation.spec.names import METHODS, PAPER_IMPLEMENTATION, scenario_id
 
 SOURCES = {
     "SUIT25": "a co-author's talk, September 2025",
@@ -120,7 +120,11 @@ def estimates(rows: pd.DataFrame) -> Iterator[dict]:
     groups = _groups(rows)
     for (source, workload, n, method), group in groups.items():
         if method != "serial":
-            place = {"scenario": _scenario(workload, n), "arm": PAPER_ARM, "method": method}
+            place = {
+                "scenario": _scenario(workload, n),
+                "implementation": PAPER_IMPLEMENTATION,
+                "method": method,
+            }
             about = place | {"source": source, "status": "completed", "n": 1}
             for quantity, value, note, *more in (
                 *_printed(group, source, workload.split("+")),

@@ -22,7 +22,7 @@ from pydantic import (
 from analysis.estimates import INTERVAL, Row
 from analysis.quantities import QUANTITIES
 from analysis.reported import SOURCES
-from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_ARM
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_IMPLEMENTATION
 
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
 Count = Annotated[StrictInt, Field(ge=1)]
@@ -100,7 +100,7 @@ class _Place(Bounds):
 
     mix: dict[str, Count] = {}
     job: str = ""
-    arm: str = PAPER_ARM
+    implementation: str = PAPER_IMPLEMENTATION
     variant: Literal["", "departure", COMPLETION, "epochs", "files"] = ""
     window: Literal["", BEFORE, AFTER, COMPLETION, "epochs"] = ""
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from analysis.records import flags
 from analysis.records.schema import SCHEMA
 from analysis.records.untrusted_files import read_table
-from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario, sides_of
+from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 
 COMPLETED, UNVERIFIED = "completed", "unverified"
 ANCHOR = "anchor"  # cells that began a session of old studies; no part of the grid
@@ -45,10 +45,11 @@ def prepared(rows: pd.DataFrame) -> Runs:
 
     A completed cell whose method was not proven in force does not count: its status is UNVERIFIED.
     New columns: `run` numbers the windows of all cells; `at` is the cell with its attempt; `host`;
-    `jobs` (of the set), `variant`. Of an alternating cell each side is a run of its own: `scenario`
-    and `method` are those of the side, `side` is its name, `again` if an earlier side is the same
-    set. `window` is "" for a cell's only one. `measured` if it completed and has a window;
-    `baseline` if others are normalised by it: a completed job alone, without MPS or MIG.
+    `jobs` (of the set), `variant`. Of an interleaved cell each condition is a run of its own:
+    `scenario` and `method` are those of the condition, `condition` is its name, `again` if an
+    earlier condition is the same set. `window` is "" for a cell's only one. `measured` if it
+    completed and has a window; `baseline` if others are normalised by it: a completed job alone,
+    without MPS or MIG.
     """
     done = rows[(rows["status"] == COMPLETED) & rows["current"].astype(bool)]
     models = done.groupby("hardware")["cell"].nunique().sort_values(ascending=False, kind="stable")
@@ -70,7 +71,7 @@ def prepared(rows: pd.DataFrame) -> Runs:
     members["at"] = (
         members["cell"].astype(object) + "/a" + members["attempt"].astype(str).astype(object)
     )
-    members = _sides(members)
+    members = _conditions(members)
     return Runs(members[members["variant"] != ANCHOR].reset_index(drop=True), hosts, left_out)
 
 
@@ -89,17 +90,22 @@ def _hosts(members: pd.DataFrame) -> pd.DataFrame:
     return hosts.assign(host=[f"h{place}" for place in range(1, len(hosts) + 1)])
 
 
-def _sides(members: pd.DataFrame) -> pd.DataFrame:
-    """With the set that each row belongs to, which in an alternating cell is one of its sides."""
+def _conditions(members: pd.DataFrame) -> pd.DataFrame:
+    """With the set that each row belongs to, which in an interleaved cell is one of its
+    conditions.
+    """
     names = ["scenario", "method", "window"]
     known = members[names].drop_duplicates().reset_index(drop=True)
     found = []
     for scenario, method, window in known.itertuples(index=False):
-        side = sides_of(scenario, method).get(window)
-        parsed = parse_scenario(side.scenario if side else scenario)
-        of = {"set": parsed.id, "by": side.method if side else method}
-        of |= {"plain": "" if side or window == "window" else window}
-        of |= {"side": window if side else "", "again": bool(side and side.again)}
+        condition = conditions_of(scenario, method).get(window)
+        parsed = parse_scenario(condition.scenario if condition else scenario)
+        of = {"set": parsed.id, "by": condition.method if condition else method}
+        of |= {"plain": "" if condition or window == "window" else window}
+        of |= {
+            "condition": window if condition else "",
+            "again": bool(condition and condition.again),
+        }
         found.append(of | {"jobs": parsed.n, "mixed": parsed.mixed, "variant": parsed.variant})
     members = members.merge(known.join(pd.DataFrame(found)), on=names, how="left")
     members["measured"] = (members["status"] == COMPLETED) & (members["window"] != "")

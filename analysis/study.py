@@ -12,31 +12,33 @@ from analysis import runs as of_runs
 from analysis.estimates import RANGE
 from analysis.quantities import QUANTITIES
 from analysis.runs import COMPLETED, UNVERIFIED, Runs
-from workflow.collocation.spec.names import ALTERNATE, Side, sides_of
+from workflow.collocation.spec.names import INTERLEAVED, Condition, conditions_of
 
 NOT_RUN = "not_run"
 KNOWN = (COMPLETED, "out_of_memory", "unsupported", "failed", "timed_out", NOT_RUN)
 
 
 def _identity(cell: Mapping) -> str:
-    return f"{cell['scenario']}/{cell['arm']}/{cell['method']}/r{cell['replicate']}"
+    return f"{cell['scenario']}/{cell['implementation']}/{cell['method']}/r{cell['replicate']}"
 
 
 def outcomes(members: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
     """What became of each planned set: completed replicates of those planned, and why not more.
 
-    An alternating cell is a replicate of each set that is a side of it. Where it did not complete,
-    that says nothing of one side: such a replicate was not run.
+    An interleaved cell is a replicate of each set that is a condition of it. Where it did not
+    complete, that says nothing of one condition: such a replicate was not run.
     """
     cells: dict[tuple, dict] = defaultdict(dict)
     for cell in plan:
-        for side in _sets(cell["scenario"], cell["method"]):
-            cells[side.scenario, cell["arm"], side.method].setdefault(_identity(cell))
+        for condition in _sets(cell["scenario"], cell["method"]):
+            cells[condition.scenario, cell["implementation"], condition.method].setdefault(
+                _identity(cell)
+            )
     for run in members[members["current"]].drop_duplicates("run").itertuples():
-        for side in _sets(run.scenario, run.method):
-            cells[side.scenario, run.arm, side.method][run.cell] = run
+        for condition in _sets(run.scenario, run.method):
+            cells[condition.scenario, run.implementation, condition.method][run.cell] = run
     found = []
-    for (scenario, arm, method), by_cell in cells.items():
+    for (scenario, implementation, method), by_cell in cells.items():
         tried = [run for run in by_cell.values() if run]
         counted = Counter(_became(run) if run else NOT_RUN for run in by_cell.values())
         done = [run for run in tried if run.status == COMPLETED]
@@ -45,7 +47,12 @@ def outcomes(members: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
         worst = max(rest, key=lambda status: (status != NOT_RUN, counted[status]), default="")
         empty = {"numerator": None, "denominator": None, "over": "", "batches": ()}
         found.append(
-            {"quantity": "outcome", "scenario": scenario, "arm": arm, "method": method}
+            {
+                "quantity": "outcome",
+                "scenario": scenario,
+                "implementation": implementation,
+                "method": method,
+            }
             | {"value": float(counted[COMPLETED]), "n": counted.total()}
             | {"hosts": len({run.host for run in done}), "status": COMPLETED if done else worst}
             | {"note": next((run.reason for run in tried if run.reason), "")}
@@ -54,12 +61,12 @@ def outcomes(members: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def _sets(scenario: str, method: str) -> list[Side]:
-    return [*sides_of(scenario, method).values()] or [Side(scenario, method)]
+def _sets(scenario: str, method: str) -> list[Condition]:
+    return [*conditions_of(scenario, method).values()] or [Condition(scenario, method)]
 
 
 def _became(run: tuple) -> str:
-    return run.status if run.side or ALTERNATE not in run.variant else NOT_RUN
+    return run.status if run.condition or INTERLEAVED not in run.variant else NOT_RUN
 
 
 def count(name: str, value: float, note: str, **more: object) -> dict:
@@ -94,23 +101,23 @@ def counts(runs: Runs, plan: Sequence[Mapping], estimates: pd.DataFrame) -> Iter
     for hardware, cells in left_out.items():
         yield count(f"left_out_{_slug(hardware)}", cells, f"cells on {hardware}, left out")
     done = every[every["current"] & every["measured"]]
-    plain = done[(done["window"] == "") & (done["side"] == "") & (done["window_s"] > 0)]
+    plain = done[(done["window"] == "") & (done["condition"] == "") & (done["window_s"] > 0)]
     note = "length of the plain windows"
     yield from _middle("window_s", plain["window_s"], note, unit="s")
     kept = of_runs.steady(members)[done["run"]].dropna()
     yield count("windows", len(kept), "windows whose rate was followed: not turns")
     yield count("windows_unsteady", (~kept).sum(), "windows whose total rate was not steady")
     sets = done["cell"].str.rsplit("/", n=1).str[0]
-    for name, turns in (("replicates", False), ("replicates_turns", True)):
-        times = done[(done["side"] != "") == turns].groupby(sets)["cell"].nunique()
-        what = "an alternating cell" if turns else "a set"
+    for name, turns in (("replicates", False), ("replicates_interleaved", True)):
+        times = done[(done["condition"] != "") == turns].groupby(sets)["cell"].nunique()
+        what = "an interleaved cell" if turns else "a set"
         yield from _middle(name, times, f"completed replicates of {what}")
     varied = estimates[estimates["quantity"].eq("rate_cv") & estimates["host"].eq("")]
     varied = varied[varied["variant"] == ""]
     for name, one in (("alone", True), ("together", False)):
         sets = varied[(varied["jobs"] == 1) == one]
         sets = sets[sets["method"] == "naive"] if one else sets
-        note = f"variation of throughput over a host's blocks, jobs {name}: middle of the sets"
+        note = f"variation of throughput over a host's replicates, jobs {name}: middle of the sets"
         yield from _middle(f"cv_{name}", sets["value"], note)
     for name in ("rate_apart", "device_rate_apart"):
         found = estimates.loc[estimates["quantity"] == name, "value"]

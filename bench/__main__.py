@@ -45,13 +45,15 @@ SEGMENT_S, SETTLE_S = 1.5, 0.4  # of a segment, and of it, at its beginning, wha
 
 def cell_of(case: tuple, seconds: float) -> Cell:
     """The plan's cell of a case, measured for that long."""
-    workload, arm, method, n = case
+    workload, implementation, method, n = case
     times = {"window_s": seconds, "warmup_s": 1.0, "settle_s": 0.5, "min_steps": 10}
     study = Study(
         description="bench",
-        measure={"kind": "window", "tune": "together", **times},
+        measure={"kind": "window", "autotune": "concurrent", **times},
         cores_for=max(n, CORES_FOR),
-        ladders=[{"workloads": [workload], "arms": [arm], "counts": {n: [method]}}],
+        ladders=[
+            {"workloads": [workload], "implementations": [implementation], "counts": {n: [method]}}
+        ],
     )
     cells = expand(study, load_workloads(CONFIG / "workloads.yaml"))
     return next(cell for cell in cells if cell.n == n and cell.method == method)
@@ -88,7 +90,7 @@ def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
 def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
     """Samples/s of the bare loop with the same specs and method, which has to be in force."""
     dataset = json.loads(ready.read_text(encoding="utf-8"))
-    sets, _ = cores.plan_sides(cell.spec.shares(), numa=device.numa_node if device else None)
+    sets, _ = cores.plan_conditions(cell.spec.shares(), numa=device.numa_node if device else None)
     key, where = (device.uuid, "cuda") if device else ("cpu", "cpu")
     with (
         device_lock(key, {"study": "bench", "cell": cell.id}, print),

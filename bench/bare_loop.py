@@ -1,4 +1,4 @@
-"""A bare PyTorch training loop in N plain processes: what the members are compared with.
+"""A bare PyTorch training loop in N separate processes: what the members are compared with.
 
 One process for each member spec (kind vision, resident input, no graph): the same cores, threads,
 model, precision and input as the members', but no conductor, no events and no record.

@@ -1,14 +1,14 @@
 """What a member and its conductor say to each other: JSON lines out, commands in, a line each.
 
-Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `tuned` (seconds),
+Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `autotuned` (seconds),
 `warm` (steps), `started`, any number of `progress` (steps, samples) and `held` (steps), `done`
 where its work is a number of steps, `stopped` (steps, peaks of memory; steps.npz is written).
 `error` (class, message, phase, out_of_memory, unsupported) may come at any time; `exited` (code,
 signal) is the last, told by the fork server.
 
-Commands: `go`, `stop`. A member whose `built` lists "tune" among its commands rests until it is
-told to `tune`, which is its first step, and then until `warm`. One that lists "hold" can be told so
-after `go`: it finishes what is under way, says `held`, and blocks until `resume`.
+Commands: `go`, `stop`. A member whose `built` lists "autotune" among its commands rests until it is
+told to `autotune`, which is its first step, and then until `warm`. One that lists "hold" can be
+told so after `go`: it finishes what is under way, says `held`, and blocks until `resume`.
 """
 
 import ctypes

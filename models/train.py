@@ -61,9 +61,9 @@ class Member:
 
     def run(self) -> None:
         self.build()
-        for phase, part in (("warm", self.tune), ("warm", self.warm_up), ("window", self.go)):
+        for phase, part in (("warm", self.autotune), ("warm", self.warm_up), ("window", self.go)):
             if not self.stopping:
-                self.heed(self.channel.wait())  # "tune", "warm", "go"; or "stop"
+                self.heed(self.channel.wait())  # "autotune", "warm", "go"; or "stop"
             if not self.stopping:
                 self.phase = phase
                 part()
@@ -84,7 +84,7 @@ class Member:
         laps.append(time.monotonic())
         self.job = kind(spec, self.device)
         self.losses = Losses(spec["loss_every"], self.device)
-        reserved = 2**20 * (spec.get("ballast_mb") or 0)
+        reserved = 2**20 * (spec.get("reserved_memory_mb") or 0)
         self.reserved_memory = torch.empty(reserved, dtype=torch.uint8, device=self.device)
         synchronise(self.device)
         laps.append(time.monotonic())
@@ -98,7 +98,7 @@ class Member:
             resident_bytes=self.input.bytes,
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
-            commands=["tune", "hold"],
+            commands=["autotune", "hold"],
             seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
             **facts,
         )
@@ -166,7 +166,7 @@ class Member:
 
     # -- warm-up, window, end --------------------------------------------------------------
 
-    def tune(self) -> None:
+    def autotune(self) -> None:
         """The first step, of a graph the steps until it is captured, while the others rest: in it
         cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
         what is to be compiled is.
@@ -178,12 +178,12 @@ class Member:
             steps = self.stepper.first_steps
         self.train(steps)
         self.clock.finish()
-        self.channel.emit("tuned", seconds=round(time.monotonic() - began, 4))
+        self.channel.emit("autotuned", seconds=round(time.monotonic() - began, 4))
 
     def warm_up(self) -> None:
         """The first steps beside the others, untimed by them: allocation, filling of the loaders.
 
-        At least `warmup_steps`, those of `tune` included, until `warmup_s` have passed.
+        At least `warmup_steps`, those of `autotune` included, until `warmup_s` have passed.
         """
         self.fresh_record()
         until = time.monotonic() + (self.spec.get("warmup_s") or 0)

@@ -24,7 +24,7 @@ from workflow.collocation.record import run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import WindowTelemetry
-from workflow.collocation.spec.names import ALTERNATE
+from workflow.collocation.spec.names import INTERLEAVED
 
 SLICED = 1e-4  # relative: a slice's share of the steps at its edges, each known to a tick
 SINGLE = 1e-5  # relative: means of single-precision readings
@@ -76,7 +76,7 @@ def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checke
 
 def _named(record: Record, attempt: Attempt) -> Iterator[str]:
     cell = record.cell
-    parts = f"{cell.scenario}/{cell.arm}/{record.method.name}/r{cell.replicate}"
+    parts = f"{cell.scenario}/{cell.implementation}/{record.method.name}/r{cell.replicate}"
     if {parts, cell.id} != {attempt.cell} or cell.attempt != attempt.number:
         yield f"{RUN} is of cell {cell.id} a{cell.attempt}, its parts name {parts}"
 
@@ -109,7 +109,7 @@ def _slices(record: Record) -> Iterator[str]:
         took = [(stop - start) / 1e9 for start, stop in window.pieces]
         if not isclose(window.seconds, sum(took), rel_tol=1e-6, abs_tol=1e-6):
             yield f"{place} lasts {window.seconds} s, by its ends {sum(took)}"
-        if measure["kind"] != ALTERNATE:
+        if measure["kind"] != INTERLEAVED:
             continue
         planned = measure["slice_s"] - measure["drop_s"]
         if len(took) != measure["slices"]:

@@ -39,7 +39,9 @@ def merge(source: Path, config: Sequence[str]) -> int:
             names = manifest.shipped(folder)
             found = {a: files for a, files in manifest.attempts(names).items() if RUN in files}
             if not found:
-                raise ValueError(f"there is no cells/SCENARIO/ARM/METHOD/rBLOCK/aATTEMPT/{RUN}")
+                raise ValueError(
+                    f"there is no cells/SCENARIO/IMPLEMENTATION/METHOD/rBLOCK/aATTEMPT/{RUN}"
+                )
             if values.get("study", "auto") == "auto":
                 values["study"] = read_json(folder / next(iter(found)).folder / RUN)["study"]
             session = open_session(values)
@@ -69,8 +71,8 @@ def _into(
 ) -> tuple[int, int, list[str]]:
     """Merge under the lock of the study's folder.
 
-    Returns how many attempts came, how many were there, and sentences on blocks with another number
-    and on what was left out.
+    Returns how many attempts came, how many were there, and sentences on replicates with another
+    number and on what was left out.
     """
     staged = session.folder / STAGED
     shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
@@ -86,18 +88,18 @@ def _into(
         taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
         taken |= {_split(cell)[1] for cell in tried}
         came, moved = 0, {}
-        for attempt, block in _places(records, there, taken).items():
+        for attempt, replicate in _places(records, there, taken).items():
             kind, own = _split(attempt.cell)
-            cell, status = f"{kind}/r{block}", records[attempt].status
+            cell, status = f"{kind}/r{replicate}", records[attempt].status
             if cell in answered and status in FAULTS:
                 said.append(f"cell {attempt}: {status}, and has a result here")
                 continue
             _move(staged / attempt.folder, session.cells_folder, attempt, cell)
             came += 1
-            moved |= {own: block} if own != block else {}
+            moved |= {own: replicate} if own != replicate else {}
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    said += [f"its block {a} is block {b} here" for a, b in sorted(moved.items())]
+    said += [f"its replicate {a} is replicate {b} here" for a, b in sorted(moved.items())]
     return came, len(records) - came, said
 
 
@@ -141,17 +143,17 @@ def _misfit(study: str, planned: Mapping, record: Record) -> str:
 def _places(
     records: Mapping[Attempt, Record], there: Iterable[Record], taken: set[int]
 ) -> dict[Attempt, int]:
-    """The block here of each record that is not there.
+    """The replicate here of each record that is not there.
 
-    A block stays one: it goes where records of it are, or else to the first of its number, that
-    number and 1000, and so on, that the study has nothing of. taken: blocks that it has.
+    A replicate stays one: it goes where records of it are, or else to the first of its number, that
+    number and 1000, and so on, that the study has nothing of. taken: replicates that it has.
     """
     home = {_identity(record): record.cell.replicate for record in there}
-    blocks, found = defaultdict(list), {}
+    replicates, found = defaultdict(list), {}
     for attempt in sorted(records):
-        blocks[_split(attempt.cell)[1]].append(attempt)
+        replicates[_split(attempt.cell)[1]].append(attempt)
     taken = {*taken, *home.values()}
-    for number, attempts in sorted(blocks.items()):
+    for number, attempts in sorted(replicates.items()):
         known = {a: home[key] for a in attempts if (key := _identity(records[a])) in home}
         free = (n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in taken)
         to = min(known.values()) if known else next(free)
@@ -161,9 +163,9 @@ def _places(
 
 
 def _split(cell: str) -> tuple[str, int]:
-    """A cell's id without its block, and its block."""
-    kind, _, block = cell.rpartition("/r")
-    return kind, int(block)
+    """A cell's id without its replicate, and its replicate."""
+    kind, _, replicate = cell.rpartition("/r")
+    return kind, int(replicate)
 
 
 def _identity(record: Record) -> str:
@@ -172,9 +174,9 @@ def _identity(record: Record) -> str:
     """
     if STEPS in record.files:
         return record.files[STEPS].sha256
-    kind, block = _split(record.cell.id)
+    kind, replicate = _split(record.cell.id)
     of = record.provenance
-    return json.dumps([kind, block % ELSEWHERE, of.get("machine"), of.get("started_at")])
+    return json.dumps([kind, replicate % ELSEWHERE, of.get("machine"), of.get("started_at")])
 
 
 def _move(folder: Path, cells: Path, attempt: Attempt, cell: str) -> None:

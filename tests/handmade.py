@@ -9,7 +9,7 @@ from analysis.estimates import INTERVAL, RANGE
 from analysis.records.schema import SCHEMA
 from tests.simulator import simulate
 
-ARM = "paper_step"
+IMPLEMENTATION = "paper_step"
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Estimate:
 
     quantity: str
     scenario: str = ""
-    arm: str = ""
+    implementation: str = ""
     method: str = ""
     window: str = ""
     job: str = ""
@@ -45,12 +45,18 @@ def rows_of(design, seed=1):
     return [Estimate(**row) for row in found[names].to_dict("records")]
 
 
-def number(quantity, scenario="", method="mps", *, value=1.0, arm=ARM, **fields):
+def number(
+    quantity, scenario="", method="mps", *, value=1.0, implementation=IMPLEMENTATION, **fields
+):
     """A row; (low, value, high) is a number with an interval."""
     if isinstance(value, tuple):
         low, value, high = value
         fields = {"low": low, "high": high, "spread": INTERVAL} | fields
-    place = {"scenario": scenario, "arm": arm, "method": method} if scenario else {}
+    place = (
+        {"scenario": scenario, "implementation": implementation, "method": method}
+        if scenario
+        else {}
+    )
     return {"quantity": quantity, **place, "value": value, "n": 1} | fields
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from analysis.records.merge import merge
 from analysis.records.records import Attempt, select
 from workflow.collocation.record.run_json import Record
-from workflow.collocation.spec.names import parse_scenario, sides_of
+from workflow.collocation.spec.names import conditions_of, parse_scenario
 
 TRAIN_SIZE = 50_000
 
@@ -14,19 +14,23 @@ TRAIN_SIZE = 50_000
 def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     """A synthetic run.json: one rate (samples/s) per member; None: a member without a window.
 
-    Options: arm, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows (list of
-    per-member dicts of window → rate, in place of rates; lists are rates of slices), epochs,
-    losses (per member), source, drift and drift_error (of every window), flags, limits (in every
-    member's spec), verified, sm_count, uuids, telemetry, sitting, gpu_memory (bytes), digest (of
+    Options: implementation, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows
+    (list of per-member dicts of window → rate, in place of rates; lists are rates of slices),
+    epochs, losses (per member), source, drift and drift_error (of every window), flags, limits (in
+    every member's spec), verified, sm_count, uuids, telemetry, session, gpu_memory (bytes), digest
+    (of
         the code).
     """
-    parsed, sides = parse_scenario(scenario), sides_of(scenario, method)
-    sets = [parse_scenario(side.scenario) for side in sides.values()] or [parsed]
+    parsed, conditions = parse_scenario(scenario), conditions_of(scenario, method)
+    sets = [parse_scenario(condition.scenario) for condition in conditions.values()] or [parsed]
     names = [name for each in sets for name, count in each.parts for _ in range(count)]
-    arm, status = options.get("arm", "paper_step"), options.get("status", "completed")
+    implementation, status = (
+        options.get("implementation", "paper_step"),
+        options.get("status", "completed"),
+    )
     started = status not in ("unsupported", "postponed")
     measure = "epochs" if "epochs" in parsed.variant else "window"
-    measure = "alternate" if sides else measure
+    measure = "interleaved" if conditions else measure
     measure = "departure" if "departure" in parsed.variant else measure
     per_member = options.get("windows") or [
         {} if rate is None else {"epochs" if measure == "epochs" else "window": rate}
@@ -37,9 +41,9 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     losses = options.get("losses", [[7.0, 6.0, 5.0]] * 9)
 
     def window(rate) -> dict:
-        alternating = isinstance(rate, list)
-        found = {"steps": 100, "samples_per_s": fmean(rate) if alternating else rate}
-        found |= {"slices": rate if alternating else None, "step_ms_p50": 3.0}
+        interleaved = isinstance(rate, list)
+        found = {"steps": 100, "samples_per_s": fmean(rate) if interleaved else rate}
+        found |= {"slices": rate if interleaved else None, "step_ms_p50": 3.0}
         drifts = {"drift": options.get("drift", 0.001)}
         return found | drifts | {"drift_error": options.get("drift_error")}
 
@@ -53,7 +57,11 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         for i, windows in enumerate(per_member)
     ]
     used = sorted({name for windows in per_member for name in windows})
-    cell = {"id": f"{scenario}/{arm}/{method}/r{replicate}", "scenario": scenario, "arm": arm}
+    cell = {
+        "id": f"{scenario}/{implementation}/{method}/r{replicate}",
+        "scenario": scenario,
+        "implementation": implementation,
+    }
     cell |= {"method": method, "replicate": replicate, "attempt": options.get("attempt", 1)}
     job = {"dataset": "images", "batch_size": 32, "nominal_train_size": TRAIN_SIZE}
     job["input"] = {"mode": "files" if "files" in parsed.variant else "resident"}
@@ -81,7 +89,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         "data": [data | {"nominal_train_size": TRAIN_SIZE}],
         "flags": options.get("flags", []),
         "host": {"cpu": "Test CPU", "cores": 16},
-        "provenance": provenance | {"sitting": options.get("sitting")},
+        "provenance": provenance | {"session": options.get("session")},
         "timing": {"total_s": 20.0},
     } | ({"telemetry": options["telemetry"]} if "telemetry" in options else {})
 

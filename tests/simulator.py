@@ -5,8 +5,8 @@ The model of a GPU is that of measuring.md: a job alone trains at `rate` and kee
 slows launch-bound jobs alone by a factor of its own; N jobs train at N times the rate alone, until
 the GPU is full: then at `gains[method]` times the rate of a busy GPU.
 
-In an alternating cell a launch-bound job alone wavers by `slice_alone` from slice to slice, and is
-like itself for some 0.8 s; sets by `slice_set`; the host drifts under all sides alike.
+In an interleaved cell a launch-bound job alone wavers by `slice_alone` from slice to slice, and is
+like itself for some 0.8 s; sets by `slice_set`; the host drifts under all conditions alike.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 from analysis.records.schema import SCHEMA
 from workflow.collocation.spec.names import (
     AFTER,
-    ALTERNATE,
     BEFORE,
     COMPLETION,
+    INTERLEAVED,
+    conditions_of,
     parse_scenario,
-    sides_of,
 )
 
-ARM, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.0, 50_000, 32
+IMPLEMENTATION, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.0, 50_000, 32
 CARD, MEMORY = "Simulated GPU", 80e9
 _ACTIVITY = {"smact": 0.8, "smocc": 0.3, "tenso": 0.1, "drama": 0.2}
 FULL = 0.9999  # GRACT of a full GPU
@@ -38,7 +38,7 @@ BUSY_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.15, "mig": 1.05}
 @dataclass(frozen=True)
 class Job:
     """A workload: samples/s and GRACT alone, how much S it wins by each method on a full GPU, its
-    memory (GB), and by arm how much faster it is alone than in the first.
+    memory (GB), and by implementation how much faster it is alone than in the first.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Job:
     gract: float = 0.2
     gains: Mapping[str, float] = field(default_factory=lambda: PLAIN_GAINS)
     memory: float = 2.0
-    arms: Mapping[str, float] = field(default_factory=lambda: {ARM: 1.0})
+    implementations: Mapping[str, float] = field(default_factory=lambda: {IMPLEMENTATION: 1.0})
 
     @property
     def launch_bound(self) -> bool:
@@ -60,15 +60,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations of logs. block: of the rate alone, with all cells of a block; alone: of
-    the cells of jobs alone (only launch-bound ones, a tenth for others); cell: of sets; device: of
-    the rate of a busy GPU, as read in a cell; member: how unlike a set's members are; slice_gract:
-    of GRACT against the rate in a slice, as readings do not end with it; drift: how far the host
-    goes in an alternating cell.
+    """Standard deviations of logs. replicate: of the rate alone, with all cells of a replicate;
+    alone: of the cells of jobs alone (only launch-bound ones, a tenth for others); cell: of sets;
+    device: of the rate of a busy GPU, as read in a cell; member: how unlike a set's members are;
+    slice_gract: of GRACT against the rate in a slice, as readings do not end with it; drift: how
+    far the host goes in an interleaved cell.
     """
 
     host: float = 0.22
-    block: float = 0.03
+    replicate: float = 0.03
     alone: float = 0.10
     cell: float = 0.01
     device: float = 0.005
@@ -87,9 +87,9 @@ class Design:
     jobs alone and in sets of `counts` by `methods`; mixes: scenario ids, those that end in
     --departure or --completion too. ends: (scenario, method) → status of all its cells.
     host_gains: method → factor on its gain on each host. failing: share of sets' cells that fail.
-    unsteady: share of them whose rate drifts. split: the last block of each host was begun on one
-    device and ended on another one, with jobs alone on both. turns: (set, sides) of each
-    alternating cell, of which each host measures `turn_cells`, of so many rounds.
+    unsteady: share of them whose rate drifts. split: the last replicate of each host was begun on
+    one device and ended on another one, with jobs alone on both. turns: (set, conditions) of each
+    interleaved cell, of which each host measures `turn_cells`, of so many rounds.
     """
 
     jobs: Sequence[Job]
@@ -97,7 +97,7 @@ class Design:
     methods: Sequence[str] = ("naive", "mps")
     mixes: Sequence[str] = ()
     hosts: int = 1
-    blocks: int = 5
+    replicates: int = 5
     noise: Noise = Noise()
     ends: Mapping[tuple[str, str], str] = field(default_factory=dict)
     host_gains: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -111,8 +111,8 @@ class Design:
 
 @dataclass(frozen=True)
 class Simulated:
-    """Rows of runs.parquet, cells of plan.json, and (quantity, scenario, arm, method, host) → value
-    without noise; of host "" the geometric mean over hosts.
+    """Rows of runs.parquet, cells of plan.json, and (quantity, scenario, implementation, method,
+    host) → value without noise; of host "" the geometric mean over hosts.
     """
 
     rows: list[dict]
@@ -138,7 +138,11 @@ class _Study:
     def __init__(self, design: Design, random: np.random.Generator):
         self.design, self.random = design, random
         self.jobs = {job.name: job for job in design.jobs}
-        self.arms = list(dict.fromkeys(arm for job in design.jobs for arm in job.arms))
+        self.implementations = list(
+            dict.fromkeys(
+                implementation for job in design.jobs for implementation in job.implementations
+            )
+        )
         factors = np.exp(random.normal(0, design.noise.host, design.hosts))
         self.host = [float(each) for each in factors]
         self.rows: list[dict] = []
@@ -146,59 +150,80 @@ class _Study:
         self.true: dict[tuple[str, str, str, str, str], float] = {}
 
     def run(self) -> Simulated:
-        """Every block of every host: jobs alone, then the sets."""
+        """Every replicate of every host: jobs alone, then the sets."""
         design = self.design
         scenarios = [f"{n}x_{name}" for n in design.counts for name in self.jobs]
         sets = [(s, m) for s in (*scenarios, *design.mixes) for m in design.methods]
-        for block in range(1, design.hosts * design.blocks + 1):
-            host = (block - 1) // design.blocks
-            last = block % design.blocks == 0
-            for arm in self.arms:
+        for replicate in range(1, design.hosts * design.replicates + 1):
+            host = (replicate - 1) // design.replicates
+            last = replicate % design.replicates == 0
+            for implementation in self.implementations:
                 devices = [0, 1] if design.split and last else [0]
-                alone = [self._alone(arm, host, block, at, at == devices[-1]) for at in devices]
-                cells = [c for c in sets if all(arm in self.jobs[n].arms for n in _names(c[0]))]
+                alone = [
+                    self._alone(implementation, host, replicate, at, at == devices[-1])
+                    for at in devices
+                ]
+                cells = [
+                    c
+                    for c in sets
+                    if all(implementation in self.jobs[n].implementations for n in _names(c[0]))
+                ]
                 for place, (scenario, method) in enumerate(cells):
                     half = len(devices) * place // len(cells)
-                    self._set(scenario, arm, method, host, block, devices[half], alone[half])
+                    self._set(
+                        scenario,
+                        implementation,
+                        method,
+                        host,
+                        replicate,
+                        devices[half],
+                        alone[half],
+                    )
         for host in range(design.hosts):
-            for scenario, sides in design.turns:
-                for block in range(1, design.turn_cells + 1):
-                    self._turns(scenario, sides, host, host * design.turn_cells + block)
+            for scenario, conditions in design.turns:
+                for replicate in range(1, design.turn_cells + 1):
+                    self._turns(scenario, conditions, host, host * design.turn_cells + replicate)
         for key in {(*key[:4], "") for key in self.true}:
             hosts = [(*key[:4], f"h{h}") for h in range(1, design.hosts + 1)]
             logs = [math.log(self.true[host]) for host in hosts if host in self.true]
             self.true[key] = math.exp(math.fsum(logs) / len(logs))
         return Simulated(self.rows, self.plan, self.true)
 
-    def _true_alone(self, job: Job, arm: str, host: int) -> float:
+    def _true_alone(self, job: Job, implementation: str, host: int) -> float:
         """Its rate alone without noise; a GPU is never more than busy."""
         factor = self.host[host] if job.launch_bound else 1.0
-        return min(job.rate * job.arms[arm] * factor, job.device_rate)
+        return min(job.rate * job.implementations[implementation] * factor, job.device_rate)
 
     def _noise(self, deviation: float) -> float:
         return math.exp(self.random.normal(0, deviation))
 
-    def _alone(self, arm: str, host: int, block: int, device: int, current: bool) -> dict:
+    def _alone(
+        self, implementation: str, host: int, replicate: int, device: int, current: bool
+    ) -> dict:
         """Cells of one job each; name → its rate alone there."""
         noise, found = self.design.noise, {}
         for name, job in self.jobs.items():
-            if arm not in job.arms:
+            if implementation not in job.implementations:
                 continue
             scale = 1.0 if job.launch_bound else 0.1
-            true = self._true_alone(job, arm, host)
-            rate = true * self._noise(scale * noise.block) * self._noise(scale * noise.alone)
+            true = self._true_alone(job, implementation, host)
+            rate = true * self._noise(scale * noise.replicate) * self._noise(scale * noise.alone)
             gract = min(rate / job.device_rate * self._noise(noise.device), FULL)
-            cell = self._cell(f"1x_{name}", arm, "naive", host, block, device, current)
+            cell = self._cell(
+                f"1x_{name}", implementation, "naive", host, replicate, device, current
+            )
             self._row(cell, 0, name, rate, gract=gract, gpu_memory_used=job.memory * 1e9)
             found[name] = rate
-            self._truth(f"1x_{name}", arm, "naive", host, rate=true)
-            self._truth(f"1x_{name}", arm, "naive", host, gract=true / job.device_rate, stp=1.0)
+            self._truth(f"1x_{name}", implementation, "naive", host, rate=true)
+            self._truth(
+                f"1x_{name}", implementation, "naive", host, gract=true / job.device_rate, stp=1.0
+            )
         return found
 
-    def true_rates(self, scenario: str, arm: str, method: str, host: int) -> list[float]:
+    def true_rates(self, scenario: str, implementation: str, method: str, host: int) -> list[float]:
         """Each member's samples/s without noise: equal shares of a busy GPU, at most as alone."""
         jobs = [self.jobs[name] for name in _names(scenario)]
-        alone = [self._true_alone(job, arm, host) for job in jobs]
+        alone = [self._true_alone(job, implementation, host) for job in jobs]
         if len(jobs) == 1:
             return alone
         more = self.design.host_gains.get(method, ())
@@ -209,20 +234,27 @@ class _Study:
         return [rate * share for rate in alone]
 
     def _set(
-        self, scenario: str, arm: str, method: str, host: int, block: int, device: int, alone: dict
+        self,
+        scenario: str,
+        implementation: str,
+        method: str,
+        host: int,
+        replicate: int,
+        device: int,
+        alone: dict,
     ) -> None:
         design, noise, names = self.design, self.design.noise, _names(scenario)
         status = design.ends.get((scenario, method), "completed")
         if status == "completed" and self.random.random() < design.failing:
             status = "failed"
         if status == "not_run":
-            self._planned(scenario, arm, method, block)
+            self._planned(scenario, implementation, method, replicate)
             return
-        cell = self._cell(scenario, arm, method, host, block, device, True, status)
+        cell = self._cell(scenario, implementation, method, host, replicate, device, True, status)
         if status != "completed":
             self.rows.append(cell | {"member": None, "window": None, "reason": f"it {status}"})
             return
-        true = self.true_rates(scenario, arm, method, host)
+        true = self.true_rates(scenario, implementation, method, host)
         shares = [self._noise(noise.member) for _ in names]
         even = len(names) / math.fsum(shares)
         factor = self._noise(noise.cell)
@@ -253,37 +285,48 @@ class _Study:
                     if steps[member] * BATCH / rate == took:
                         more["samples_per_s_alone_after"] = alone[name]
                 self._row(cell, member, name, own, window=window, **more)
-        self._set_truth(scenario, arm, method, host)
+        self._set_truth(scenario, implementation, method, host)
         if len(set(names)) == 1:
-            self._truth(scenario, arm, method, host, rate=math.fsum(true), gract=gract)
+            self._truth(scenario, implementation, method, host, rate=math.fsum(true), gract=gract)
 
-    def _set_truth(self, scenario: str, arm: str, method: str, host: int) -> None:
-        names, true = _names(scenario), self.true_rates(scenario, arm, method, host)
+    def _set_truth(self, scenario: str, implementation: str, method: str, host: int) -> None:
+        names, true = _names(scenario), self.true_rates(scenario, implementation, method, host)
         demand = math.fsum(r / self.jobs[n].device_rate for r, n in zip(true, names, strict=True))
-        bases = [self._true_alone(self.jobs[n], arm, host) for n in names]
+        bases = [self._true_alone(self.jobs[n], implementation, host) for n in names]
         stp = math.fsum(r / b for r, b in zip(true, bases, strict=True))
         worst = max(b / r for r, b in zip(true, bases, strict=True))
-        self._truth(scenario, arm, method, host, stp=stp, s=demand, slowdown_worst=worst)
-        plain = self.true_rates(scenario, arm, "naive", host)
+        self._truth(scenario, implementation, method, host, stp=stp, s=demand, slowdown_worst=worst)
+        plain = self.true_rates(scenario, implementation, "naive", host)
         if method != "naive":
             over = math.fsum(r / b for r, b in zip(plain, bases, strict=True))
-            self._truth(scenario, arm, method, host, rate_over_naive=stp / over)
+            self._truth(scenario, implementation, method, host, rate_over_naive=stp / over)
 
-    def _turns(self, scenario: str, method: str, host: int, block: int) -> None:
-        """An alternating cell: half-second slices of each side in random order, round by round."""
-        noise, rounds, arm = self.design.noise, self.design.rounds, self.arms[0]
-        sides = sides_of(f"{scenario}--{ALTERNATE}", method)
-        cell = self._cell(f"{scenario}--{ALTERNATE}", arm, method, host, block, 0, True)
-        cell |= {"measure": ALTERNATE, "n": sum(len(_names(s.scenario)) for s in sides.values())}
+    def _turns(self, scenario: str, method: str, host: int, replicate: int) -> None:
+        """An interleaved cell: half-second slices of each condition in random order, round by
+        round.
+        """
+        noise, rounds, implementation = (
+            self.design.noise,
+            self.design.rounds,
+            self.implementations[0],
+        )
+        conditions = conditions_of(f"{scenario}--{INTERLEAVED}", method)
+        cell = self._cell(
+            f"{scenario}--{INTERLEAVED}", implementation, method, host, replicate, 0, True
+        )
+        cell |= {
+            "measure": INTERLEAVED,
+            "n": sum(len(_names(s.scenario)) for s in conditions.values()),
+        }
         cell["window_s"] = 0.4 * rounds
-        order = np.argsort(self.random.random((rounds, len(sides))), axis=1)
-        at = 0.5 * (np.arange(rounds)[:, None] * len(sides) + order)
+        order = np.argsort(self.random.random((rounds, len(conditions))), axis=1)
+        at = 0.5 * (np.arange(rounds)[:, None] * len(conditions) + order)
         phase = self.random.uniform(0, 2 * np.pi)
         drift = np.exp(noise.drift * np.sin(2 * np.pi * at / at.max() + phase))
         device, member = self._noise(noise.device), 0
-        for place, (name, side) in enumerate(sides.items()):
-            names = _names(side.scenario)
-            true = self.true_rates(side.scenario, arm, side.method, host)
+        for place, (name, condition) in enumerate(conditions.items()):
+            names = _names(condition.scenario)
+            true = self.true_rates(condition.scenario, implementation, condition.method, host)
             alone = len(names) == 1
             scale = noise.slice_set
             if alone:
@@ -297,7 +340,7 @@ class _Study:
                 misread = np.exp(self.random.normal(0, noise.slice_gract, rounds))
                 busy = np.clip(demand * total * device * misread, 0, 1)
             else:
-                busy = min(demand / (1.6 if side.method.startswith("mps") else 0.9), FULL)
+                busy = min(demand / (1.6 if condition.method.startswith("mps") else 0.9), FULL)
                 busy = np.clip(busy + self.random.normal(0, noise.gract, rounds), 0, 1)
             for own, rate in zip(names, true, strict=True):
                 slices = rate * total
@@ -305,8 +348,15 @@ class _Study:
                 more |= {"window_s": 0.4 * rounds, "gract": float(busy.mean()), "drift": None}
                 self._row(cell, member, own, float(slices.mean()), **more)
                 member += 1
-            self._truth(side.scenario, arm, side.method, host, rate=math.fsum(true), aa=1.0)
-            self._set_truth(side.scenario, arm, side.method, host)
+            self._truth(
+                condition.scenario,
+                implementation,
+                condition.method,
+                host,
+                rate=math.fsum(true),
+                aa=1.0,
+            )
+            self._set_truth(condition.scenario, implementation, condition.method, host)
 
     def _like_itself(self, at: np.ndarray) -> np.ndarray:
         """Standard normal noise whose correlation at a distance of 0.8 s is 0.05."""
@@ -317,13 +367,20 @@ class _Study:
             found[place] = last
         return found
 
-    def _truth(self, scenario: str, arm: str, method: str, host: int, **values: float) -> None:
+    def _truth(
+        self, scenario: str, implementation: str, method: str, host: int, **values: float
+    ) -> None:
         for quantity, value in values.items():
-            self.true[quantity, scenario, arm, method, f"h{host + 1}"] = value
+            self.true[quantity, scenario, implementation, method, f"h{host + 1}"] = value
 
-    def _planned(self, scenario: str, arm: str, method: str, block: int) -> dict:
-        cell = {"scenario": scenario, "arm": arm, "method": method, "replicate": block}
-        cell["id"] = f"{scenario}/{arm}/{method}/r{block}"
+    def _planned(self, scenario: str, implementation: str, method: str, replicate: int) -> dict:
+        cell = {
+            "scenario": scenario,
+            "implementation": implementation,
+            "method": method,
+            "replicate": replicate,
+        }
+        cell["id"] = f"{scenario}/{implementation}/{method}/r{replicate}"
         cell["n"] = parse_scenario(scenario).n
         self.plan.append(cell)
         return cell
@@ -331,27 +388,32 @@ class _Study:
     def _cell(
         self,
         scenario: str,
-        arm: str,
+        implementation: str,
         method: str,
         host: int,
-        block: int,
+        replicate: int,
         device: int,
         current: bool,
         status: str = "completed",
     ) -> dict:
         """What the rows of a cell have in common; a cell that is not current is planned once."""
-        identity = f"{scenario}/{arm}/{method}/r{block}"
+        identity = f"{scenario}/{implementation}/{method}/r{replicate}"
         if current:
-            self._planned(scenario, arm, method, block)
+            self._planned(scenario, implementation, method, replicate)
         done = status == "completed"
         uuid = f"GPU-{host + 1}-{device}"
         return (
             _ROW
-            | {"cell": identity, "scenario": scenario, "arm": arm, "method": method}
-            | {"block": block, "n": parse_scenario(scenario).n, "status": status}
+            | {
+                "cell": identity,
+                "scenario": scenario,
+                "implementation": implementation,
+                "method": method,
+            }
+            | {"replicate": replicate, "n": parse_scenario(scenario).n, "status": status}
             | {"current": current, "attempt": 2 if device and scenario[:2] == "1x" else 1}
             | {"device": uuid, "gpu_uuid": uuid, "machine": f"m{host + 1}"}
-            | {"started_at": f"2026-01-{host + 1:02}T00:00:{block % 60:02}Z"}
+            | {"started_at": f"2026-01-{host + 1:02}T00:00:{replicate % 60:02}Z"}
             | {"session": f"m{host + 1} day 1", "method_verified": done or None}
         )
 

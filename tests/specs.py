@@ -5,12 +5,14 @@ from pathlib import Path
 
 from tests.studio import workload
 from workflow.collocation.sharing.mig_layout import Card, Profile
-from workflow.collocation.spec.cell import ArmSpec, CellSpec, MeasureSpec, MemberSpec
+from workflow.collocation.spec.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
 from workflow.collocation.spec.workloads import VisionWorkload
 
 CARDS = Path(__file__).parent / "cards"
 JOB = VisionWorkload(**workload())
-ARM = ArmSpec(precision="bf16", channels_last=True, sync=False, cuda_graph=False)
+IMPLEMENTATION = ImplementationSpec(
+    precision="bf16", channels_last=True, sync=False, cuda_graph=False
+)
 
 
 def member(workload: str = "a", **its) -> MemberSpec:
@@ -19,7 +21,11 @@ def member(workload: str = "a", **its) -> MemberSpec:
 
 def cell(method: str, *members: MemberSpec, count: int = 0) -> CellSpec:
     """A cell of these members, or of so many copies of one."""
-    its = {"members": members or (member(),) * count, "arm": ARM, "measure": MeasureSpec()}
+    its = {
+        "members": members or (member(),) * count,
+        "implementation": IMPLEMENTATION,
+        "measure": MeasureSpec(),
+    }
     return CellSpec(**its, method=method, seed=0, datasets={})
 
 

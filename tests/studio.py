@@ -357,7 +357,7 @@ class Studio:
         return self.folder / "results" / STUDY
 
     def path(self, cell: str) -> Path:
-        """run.json of an attempt 'scenario/arm/method/r1/a1', relative to the folder."""
+        """run.json of an attempt 'scenario/implementation/method/r1/a1', relative to the folder."""
         return Path("results", STUDY, "cells", cell, "run.json")
 
     def record(self, cell: str) -> dict:

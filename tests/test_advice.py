@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from analysis import advice, advise
 from analysis.__main__ import main as analysis
 from tests.handmade import frame, number, on_hosts, written
-from workflow.collocation.spec.names import ALTERNATE, ARMS, CONTROL_ARMS
+from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, IMPLEMENTATIONS, INTERLEAVED
 
 JOB = "resnet26_cifar10_b32"
 
@@ -102,7 +102,7 @@ def test_unknown_memory_is_no_broken_bound():
     assert advice.UNBOUND not in said(unknown) + said(LARGE, memory=80.0)
     some = [*unknown, number("memory", f"2x_{JOB}", value=10.0)]
     assert place(one(some, memory=80.0).knee) == ("mps", 2)  # of which it is known
-    turned = [row | {"design": ALTERNATE} for row in unknown]
+    turned = [row | {"design": INTERLEAVED} for row in unknown]
     assert advice.UNTOLD in said(turned) and advice.UNTOLD not in said(unknown)
 
 
@@ -128,9 +128,9 @@ def test_what_is_advised_and_on_which_hosts(sets, words):
     ("cells", "off", "told"),
     [(1, 0.04, "on one cell,"), (2, 0.04, "on 2 cells,"), (1, 0.009, ""), (3, 0.04, "")],
 )
-def test_a_gain_of_few_alternating_cells_says_so_where_a_set_waits_for_its_host(cells, off, told):
+def test_a_gain_of_few_interleaved_cells_says_so_where_a_set_waits_for_its_host(cells, off, told):
     """off: half the interval of a rate, over it. What fills the card repeats."""
-    about = {"design": ALTERNATE, "n": cells}
+    about = {"design": INTERLEAVED, "n": cells}
     rate, gain = ((v * (1 - off), v, v * (1 + off)) for v in (9.0, 1.2))
     rows = on_hosts("rate", f"1x_{JOB}", rate, method="naive", **about)
     rows += on_hosts("rate", f"3x_{JOB}", rate, **about)
@@ -158,7 +158,7 @@ def test_a_job_is_written_better_first_where_that_does_more(over, together, firs
     rows = [
         number("rate", one_job, "naive", value=200.0),
         number("over_fastest", one_job, "naive", value=over),
-        number("fastest_rate", one_job, "naive", value=1000.0, arm="graph"),
+        number("fastest_rate", one_job, "naive", value=1000.0, implementation="graph"),
         number("over_fastest", f"3x_{JOB}", value=together),
     ]
     assert ("Write it better first" in said([*LARGE, *rows])) == first
@@ -187,8 +187,8 @@ def test_what_is_no_option_and_sets_of_different_hosts_and_without_numbers():
 def test_ways_in_which_a_job_was_not_measured_alone_are_named(lacks):
     """One job alone in such a way may do more than the set that is advised."""
     rows = LARGE[:]
-    for arm in {*ARMS} - {*CONTROL_ARMS, *lacks}:
-        rows += option(1, 1.0, method="naive", rate=9.0, arm=arm)[1:]
+    for implementation in {*IMPLEMENTATIONS} - {*CONTROL_IMPLEMENTATIONS, *lacks}:
+        rows += option(1, 1.0, method="naive", rate=9.0, implementation=implementation)[1:]
     rows = frame(rows[len(ALONE) :])
     text = advice.unmeasured(rows, advice.advise(rows))
     assert bool(text) == bool(lacks)

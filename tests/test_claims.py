@@ -67,7 +67,7 @@ def test_hosts_decide_by_their_intervals(test, hosts, verdict):
 @pytest.mark.parametrize(
     ("quantity", "of"), [("rate_over_naive", "mps naive"), ("stp", "mps alone"), ("s", "mps")]
 )
-def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_rate(
+def test_fewer_than_three_interleaved_cells_decide_only_by_sets_that_hold_their_rate(
     waits, quantity, of
 ):
     """MPS over plain for seven small jobs, minutes apart on one card: 1.42 ± 0.04, 1.97 ± 0.06."""
@@ -78,7 +78,7 @@ def test_fewer_than_three_alternating_cells_decide_only_by_sets_that_hold_their_
         rates += cell("rate", (1 - off, 1 + off), **where)
     few = Verdict.IMPRECISE if waits in of.split() else Verdict.HOLDS
     for n, verdict in ((1, few), (2, few), (3, Verdict.HOLDS)):
-        rows = [r | {"n": n} for r in cell(quantity, (1.6, 1.9), design="alternate")]
+        rows = [r | {"n": n} for r in cell(quantity, (1.6, 1.9), design="interleaved")]
         assert decide(rows + rates, MORE | {"quantity": quantity}).verdict == verdict
 
 
@@ -109,11 +109,11 @@ def test_every_cell_and_every_test_must_hold(third, verdict):
         ([], "stp", False, "(not planned)"),
         ([outcome(method="naive")], "stp", False, "(not planned)"),
         ([outcome()], "stp", True, "throughput gain (STP) for 2 ×"),
-        ([outcome()], "rate_over_naive", False, "as plain processes (not planned)"),
+        ([outcome()], "rate_over_naive", False, "as separate processes (not planned)"),
         ([outcome(status="unsupported", note="MIG is off; why")], "stp", True,
          "under MPS (unsupported: MIG is off)"),
         ([outcome(), outcome(method="naive", status="failed")], "rate_over_naive", True,
-         "as plain processes (failed)"),
+         "as separate processes (failed)"),
     ],
 )  # fmt: skip
 def test_what_is_missing_says_why(rows, quantity, planned, said):

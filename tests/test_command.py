@@ -32,7 +32,7 @@ LADDERS = [
         "workloads": ["plain"],
         "counts": {1: ["naive", "mps", "mig_7g"], 2: ["naive", "mig"], 3: ["naive"]},
     },
-    {"workloads": ["plain"], "arms": ["graph"], "counts": {1: ["naive"]}},
+    {"workloads": ["plain"], "implementations": ["graph"], "counts": {1: ["naive"]}},
 ]
 STATUSES = {
     "1x_plain/paper_step/naive/r1/a1": "completed",
@@ -93,7 +93,7 @@ class Toy(Job):
 def whole(module_studio):
     """The tiny study after its first run, which nobody changes, and that run."""
     mix = {"members": {"other": 1, "plain": 1}, "methods": ["naive"]}
-    leave = {"measure": {"kind": "departure"}, "departs": "plain"}
+    leave = {"measure": {"kind": "departure"}, "leaving_workload": "plain"}
     leave |= {"members": {"other": 1, "plain": 2}, "methods": ["naive"]}
     fixed = mix | {"measure": {"kind": "completion"}, "work": WORK}
     mixes = [mix, leave, fixed]

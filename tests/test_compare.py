@@ -44,7 +44,7 @@ B = [
 ]
 
 
-def test_what_both_have_stands_side_by_side_and_what_differs_first(tmp_path, capsys):
+def test_what_both_have_stands_condition_by_condition_and_what_differs_first(tmp_path, capsys):
     a, b, output = written(tmp_path / "a", A), written(tmp_path / "b|x", B), tmp_path / "out"
     assert analysis(["compare", str(a), str(b), "--output", str(output)]) == 0
     said = capsys.readouterr().out.splitlines()

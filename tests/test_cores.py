@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow.collocation.gpu import cores
-from workflow.collocation.gpu.cores import Cpu, plan_cores, plan_sides, share_of, spare, topology
+from workflow.collocation.gpu.cores import (
+    Cpu,
+    plan_conditions,
+    plan_cores,
+    share_of,
+    spare,
+    topology,
+)
 
 
 def machine(nodes: int, cores: int, threads: int) -> list[Cpu]:
@@ -79,7 +86,7 @@ def test_conditions_train_on_the_same_cores_and_the_sampler_on_another(monkeypat
     cpus = machine(1, 4, 2)
     monkeypatch.setattr(cores, "topology", lambda: cpus)
     monkeypatch.setattr(cores, "usable", lambda: 8)
-    sets, flags = plan_sides([[4], [4, 4]])
+    sets, flags = plan_conditions([[4], [4, 4]])
     assert (sets, flags) == ([[0, 4], [0, 4], [1, 5]], [])
     assert spare([[0], [1]]) == [2] and spare([[0], [1, 2, 3]]) == [4]
     assert spare([[*range(8)]]) is None

@@ -112,8 +112,8 @@ def test_a_machine_keeps_its_alias(tmp_path, monkeypatch):
 def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     found = provenance.collect("580.1", "d1", "s1")
-    assert found.keys() == {"digest", "versions", "commit", "started_at", "sitting", "machine"}
-    assert (found["digest"], found["sitting"]) == ("d1", "s1")
+    assert found.keys() == {"digest", "versions", "commit", "started_at", "session", "machine"}
+    assert (found["digest"], found["session"]) == ("d1", "s1")
     assert found["versions"]["driver"] == "580.1"
     assert str(provenance.ROOT) not in str(found) + str(provenance.host(1, None))
 

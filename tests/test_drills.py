@@ -89,21 +89,21 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def interrupted(module_studio):
-    """A study with a block for each drill."""
+    """A study with a replicate for each drill."""
     ladders = [{"workloads": ["plain"], "counts": {2: ["naive"]}}]
     made = module_studio()
     made.cold = True  # who is killed is Snakemake's own process, as started by a user
     return made.write({"plain": workload()}, drill=study(ladders=ladders, replicates=len(ENDS)))
 
 
-def block(name: str, attempt: int = 1) -> str:
+def replicate(name: str, attempt: int = 1) -> str:
     return f"2x_plain/paper_step/naive/r{1 + list(ENDS).index(name)}/a{attempt}"
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
     """But a record, where it was the fork server's alone."""
-    studio, cell = interrupted, block(name)
+    studio, cell = interrupted, replicate(name)
     with studio.held(cell, *studio.only(cell)) as (running, _):
         server, *members = running.descendants("models.fork_server")
         assert [member.ppid() for member in members] == [server.pid] * 2
@@ -121,7 +121,7 @@ def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
 
 def test_after_all_these_ends_the_next_run_completes(interrupted):
     studio = interrupted
-    last = [block(name, 2 if name == "kill_server" else 1) for name in ENDS]
+    last = [replicate(name, 2 if name == "kill_server" else 1) for name in ENDS]
     run = studio.measure(*last)
     assert run.code == 0, run.output
     assert [studio.record(cell)["status"] for cell in last] == ["completed"] * len(last)
@@ -222,8 +222,10 @@ def test_whatever_stands_still_the_cell_ends_and_the_lock_is_free_or_says_why(
 def two(tmp_path, data):
     """Two working folders that share their device locks, with two and with one cell to run."""
     studios = [Studio(tmp_path / name, data, tmp_path / "locks") for name in ("first", "second")]
-    for made, blocks in zip(studios, (2, 1), strict=True):
-        made.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=blocks))
+    for made, replicates in zip(studios, (2, 1), strict=True):
+        made.write(
+            {"plain": workload()}, drill=study(ladders=alone("plain"), replicates=replicates)
+        )
     yield studios
     for made in studios:
         made.kill_all()
@@ -252,9 +254,11 @@ def test_two_invocations_at_once(two):
         hold.unlink()
         assert running.end().code == 0, running.output
         assert waiting.end().code == 0, waiting.output
-    for made, blocks in zip(two, (2, 1), strict=True):
+    for made, replicates in zip(two, (2, 1), strict=True):
         made.assert_no_orphans()
-        assert [record["status"] for record in made.records().values()] == ["completed"] * blocks
+        assert [record["status"] for record in made.records().values()] == [
+            "completed"
+        ] * replicates
     assert max(r["timing"]["lock_wait_s"] for r in second.records().values()) > 0
     lived = sorted(spans(first) + spans(second))
     assert len(lived) == 3

@@ -37,10 +37,10 @@ class Tags(HTMLParser):
 
 
 def test_no_name_is_markup_on_any_page(tmp_path):
-    """Of an arm, a method, a GPU, a claim, and the study itself."""
+    """Of an implementation, a method, a GPU, a claim, and the study itself."""
     found = []
     for number, nasty in enumerate(NASTY, 1):
-        place = {"scenario": "2x_a_b1", "arm": f"x{nasty}", "method": f"mps_{nasty}"}
+        place = {"scenario": "2x_a_b1", "implementation": f"x{nasty}", "method": f"mps_{nasty}"}
         found += [
             Estimate("stp", **place, value=1.5, n=1, hosts=1),
             Estimate("outcome", **place, status="completed", value=1.0, n=1),
@@ -62,7 +62,9 @@ def test_no_name_is_markup_on_any_page(tmp_path):
 def test_no_cell_of_a_csv_is_a_formula(tmp_path, sign):
     nasty = f"{sign}HYPERLINK(1)"
     assert no_formula(nasty) == f"'{nasty}"
-    found = [Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty, arm=nasty)]
+    found = [
+        Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty, implementation=nasty)
+    ]
     written(tmp_path, found)
     text = (tmp_path / "estimates.csv").read_bytes().decode()
     assert f'"{nasty}' not in text and f",{nasty}" not in text and f"\"'{nasty}" in text

@@ -20,7 +20,7 @@ from analysis.quantities import LOG, QUANTITIES, SHARE
 from analysis.records.schema import SCHEMA
 from analysis.replicates import makespan
 from tests.handmade import frame, number, simulated, written
-from tests.simulator import ARM, BUSY_GAINS, CARD, Design, Job, Noise, simulate
+from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
 from workflow.collocation.spec.names import parse_scenario
 
 THIN, WIDE = Job("thin_b32", 3000, 0.2), Job("wide_b32", 700, 0.97, BUSY_GAINS, memory=9.0)
@@ -31,7 +31,7 @@ RICH = Design(
     methods=("naive", "naive_again", "mps", "mig"),
     mixes=(PAIR, "2x_thin_b32+1x_wide_b32--departure", f"{PAIR}--completion"),
     hosts=2,
-    blocks=3,
+    replicates=3,
     ends={
         ("7x_wide_b32", "mig"): "unsupported",
         ("7x_wide_b32", "mps"): "out_of_memory",
@@ -61,7 +61,7 @@ def told(e):
 
 def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
-    # RICH has one way of writing, no alternating cell, and no control beside idle GPUs.
+    # RICH has one way of writing, no interleaved cell, and no control beside idle GPUs.
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest"}
     assert missing == {"claim", "bench", *rewritten, "aa"}
     assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
@@ -80,7 +80,7 @@ def test_a_gain_is_s_times_what_filling_gaps_wins(rich):
 
 
 def test_hosts_differ_in_a_job_alone_and_not_in_what_it_does_while_the_gpu_is_busy():
-    found = built(Design([THIN], hosts=3, noise=Noise(block=0, alone=0, device=0)))
+    found = built(Design([THIN], hosts=3, noise=Noise(replicate=0, alone=0, device=0)))
     where = "1x_thin_b32/paper_step/naive"
     rates = [found[f"rate:{where}@h{host}"].value for host in (1, 2, 3)]
     apart = max(rates) / min(rates) - 1
@@ -96,7 +96,7 @@ def test_hosts_differ_in_a_job_alone_and_not_in_what_it_does_while_the_gpu_is_bu
 def test_a_faster_host_changes_no_ratio(host, factor, seed):
     """All rates of one host times a factor: what is in samples/s, s or J moves, and only there;
     besides what tells hosts apart."""
-    design = Design([THIN], counts=(2,), mixes=(), hosts=2, blocks=2)
+    design = Design([THIN], counts=(2,), mixes=(), hosts=2, replicates=2)
 
     def faster(rows):
         speeds = {"samples_per_s": factor, "epoch_time_s": 1 / factor}
@@ -125,7 +125,7 @@ def test_a_faster_host_changes_no_ratio(host, factor, seed):
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=4)
 def test_another_host_changes_no_row_of_the_first(seed):
-    design = Design([THIN, WIDE], counts=(2,), mixes=(PAIR,), hosts=3, blocks=2)
+    design = Design([THIN, WIDE], counts=(2,), mixes=(PAIR,), hosts=3, replicates=2)
 
     def without_last(rows):
         return [row for row in rows if row["machine"] != "m3"]
@@ -141,7 +141,7 @@ def test_another_host_changes_no_row_of_the_first(seed):
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=4)
 def test_the_order_of_rows_of_cells_does_not_matter(seed):
-    design = Design([THIN], counts=(2,), hosts=2, blocks=2, split=True)
+    design = Design([THIN], counts=(2,), hosts=2, replicates=2, split=True)
     forward, backward = built(design, seed), built(design, seed, rows=lambda rows: rows[::-1])
     assert forward.keys() == backward.keys()
     for identity, e in forward.items():
@@ -161,13 +161,13 @@ def test_an_interval_holds_its_mean(values, scale):
 
 def test_one_replicate_has_no_interval():
     assert interval([0.7], LOG) == (0.7, None, None)
-    found = built(Design([THIN], blocks=1))
+    found = built(Design([THIN], replicates=1))
     for e in found.values():
         if e.scenario and e.quantity != "outcome":
             assert (e.spread, told(e)[1:4]) == ("none", (None, None, 1)), e.id
 
 
-def test_baselines_come_from_the_same_block_and_device(rich):
+def test_baselines_come_from_the_same_replicate_and_device(rich):
     rows = {f"{row['cell']}/a{row['attempt']}": row for row in simulate(RICH, 1).rows}
     within = {"stp", "antt", "s", "gaps", "slowdown", "rate_over_naive", "rate_over_mig"}
     within |= {"stp_over_2", "stp_over_3", "energy_over_serial", "memory_over_parts", "jain"}
@@ -180,7 +180,7 @@ def test_baselines_come_from_the_same_block_and_device(rich):
         for r in e.replicates if e.quantity in within else ():
             assert r["over"], e.id
             for base in r["over"].split():
-                for key in ("block", "device", "arm"):
+                for key in ("replicate", "device", "implementation"):
                     assert rows[base][key] == rows[r["cell"]][key], e.id
                 seen[e.quantity] += 1
     assert seen.keys() == within
@@ -188,9 +188,9 @@ def test_baselines_come_from_the_same_block_and_device(rich):
 
 def test_a_set_without_its_job_alone_has_a_rate_and_no_gain():
     def without(rows):
-        return [row for row in rows if row["n"] > 1 or row["block"] > 1]
+        return [row for row in rows if row["n"] > 1 or row["replicate"] > 1]
 
-    found = built(Design([THIN], blocks=3), rows=without)
+    found = built(Design([THIN], replicates=3), rows=without)
     assert found["rate:7x_thin_b32/paper_step/mps"].n == 3
     assert found["stp:7x_thin_b32/paper_step/mps"].n == 2
     assert found["rate_over_naive:7x_thin_b32/paper_step/mps"].n == 3
@@ -207,11 +207,21 @@ def test_samples_of_unlike_jobs_are_never_added(rich):
 
 def test_over_the_fastest_way_alone():
     """Of a mix each job over its own, cell by cell."""
-    arms, mix = {"slow": 0.5, "fast": 2.0, ARM: 1.0}, "2x_thin_b32+1x_wide_b32"
+    implementations, mix = (
+        {"slow": 0.5, "fast": 2.0, IMPLEMENTATION: 1.0},
+        "2x_thin_b32+1x_wide_b32",
+    )
     quiet = Noise(0, 0, 0, 0, 0, 0, 0)
-    jobs = [replace(THIN, arms=arms), replace(WIDE, arms={ARM: 1.0, "fast": 2.0})]
+    jobs = [
+        replace(THIN, implementations=implementations),
+        replace(WIDE, implementations={IMPLEMENTATION: 1.0, "fast": 2.0}),
+    ]
     found = built(Design(jobs, hosts=2, mixes=(mix,), noise=quiet))
-    fastest = {e.scenario: (e.arm, e.value) for e in found.values() if e.quantity == "fastest_rate"}
+    fastest = {
+        e.scenario: (e.implementation, e.value)
+        for e in found.values()
+        if e.quantity == "fastest_rate"
+    }
     assert fastest["1x_thin_b32"] == ("fast", pytest.approx(6000))
     assert found["alone_over_paper:1x_thin_b32/slow/naive"].value == pytest.approx(0.5)
     over = {e.id: e.value for e in found.values() if e.quantity == "over_fastest"}
@@ -246,38 +256,42 @@ def test_fixed_work(rich):
     assert f"saving_by_rates:{PAIR}/paper_step/mps" in rich
 
 
-SIDES = "alone-naive-mps-naive"
-TAKING_TURNS = Design([THIN], (7,), blocks=2, hosts=2, turns=(("7x_thin_b32", SIDES),))
-ALONE = f"1x_thin_b32/{ARM}/naive"
-OVER = f"rate_over_naive:7x_thin_b32/{ARM}/mps"
+CONDITIONS = "alone-naive-mps-naive"
+TAKING_TURNS = Design([THIN], (7,), replicates=2, hosts=2, turns=(("7x_thin_b32", CONDITIONS),))
+ALONE = f"1x_thin_b32/{IMPLEMENTATION}/naive"
+OVER = f"rate_over_naive:7x_thin_b32/{IMPLEMENTATION}/mps"
 
 
 def on_first(rows, change=None):
-    """Without the alternating cell of the second host; `change` alters rows of the first one's."""
-    kept = [r for r in rows if r["measure"] != "alternate" or r["machine"] == "m1"]
-    return [change(r) if change and r["measure"] == "alternate" else r for r in kept]
+    """Without the interleaved cell of the second host; `change` alters rows of the first one's."""
+    kept = [r for r in rows if r["measure"] != "interleaved" or r["machine"] == "m1"]
+    return [change(r) if change and r["measure"] == "interleaved" else r for r in kept]
 
 
-def test_an_alternating_cell_supersedes_other_cells_of_its_host():
+def test_an_interleaved_cell_supersedes_other_cells_of_its_host():
     found = built(TAKING_TURNS, rows=on_first)
     first, second, both = (found[OVER + at] for at in ("@h1", "@h2", ""))
-    assert (first.design, second.design, both.design) == ("alternate", "blocks", "both")
+    assert (first.design, second.design, both.design) == ("interleaved", "replicates", "both")
     assert (first.n, second.n, both.n) == (1, 2, 3) and both.spread == "range"
     (cell,) = first.replicates
-    assert cell["cell"] == cell["over"] == f"7x_thin_b32--alternate/{ARM}/{SIDES}/r1/a1"
+    assert (
+        cell["cell"]
+        == cell["over"]
+        == f"7x_thin_b32--interleaved/{IMPLEMENTATION}/{CONDITIONS}/r1/a1"
+    )
     assert cell["value"] == pytest.approx(cell["numerator"] / cell["denominator"])
     assert len(cell["batches"]) == 10 and first.low < first.value < first.high < 1.01 * first.low
     rate, alone = (found[f"rate:{of}@h1"] for of in (OVER.partition(":")[2], ALONE))
-    stp, s, gaps = (found[f"{q}:7x_thin_b32/{ARM}/mps@h1"] for q in ("stp", "s", "gaps"))
+    stp, s, gaps = (found[f"{q}:7x_thin_b32/{IMPLEMENTATION}/mps@h1"] for q in ("stp", "s", "gaps"))
     assert (
         stp.value == pytest.approx(rate.value / alone.value) == pytest.approx(s.value * gaps.value)
     )
     assert s.high / s.low < stp.high / stp.low  # the job alone wavers with its GRACT
-    assert found[f"aa:7x_thin_b32/{ARM}/naive@h1"].value == pytest.approx(1, abs=0.01)
+    assert found[f"aa:7x_thin_b32/{IMPLEMENTATION}/naive@h1"].value == pytest.approx(1, abs=0.01)
     # What slices do not tell is of cells that show it: memory and power of a set by itself.
-    assert found[f"memory:7x_thin_b32/{ARM}/mps@h1"].design == "blocks"
-    outcome = found[f"outcome:7x_thin_b32/{ARM}/mps"]
-    assert (outcome.value, outcome.n) == (5, 6) and not any("alternate" in i for i in found)
+    assert found[f"memory:7x_thin_b32/{IMPLEMENTATION}/mps@h1"].design == "replicates"
+    outcome = found[f"outcome:7x_thin_b32/{IMPLEMENTATION}/mps"]
+    assert (outcome.value, outcome.n) == (5, 6) and not any("interleaved" in i for i in found)
     assert found["count:cells"].value == 2 * 2 * 3 + 2
     told = explain.explain(frame(e._asdict() for e in found.values()), f"{OVER}@h1")
     assert "10 batches" in told and "take turns in one cell" in told and cell["cell"] in told
@@ -286,15 +300,15 @@ def test_an_alternating_cell_supersedes_other_cells_of_its_host():
 @pytest.mark.parametrize("rounds", [60, 47, 9])
 def test_its_numbers_follow_from_its_slices(rounds):
     """Computed once more, with numpy and scipy alone, of jobs alike and of a mix."""
-    turns = (("7x_thin_b32", SIDES), (PAIR, "alone-naive-mps"))
-    design = Design([THIN, WIDE], (), blocks=0, turns=turns, rounds=rounds)
-    found, sides = built(design), {}
+    turns = (("7x_thin_b32", CONDITIONS), (PAIR, "alone-naive-mps"))
+    design = Design([THIN, WIDE], (), replicates=0, turns=turns, rounds=rounds)
+    found, conditions = built(design), {}
     for row in simulate(design, 1).rows:
-        kept = sides.setdefault((row["cell"].split("--")[0], row["window"]), {})
+        kept = conditions.setdefault((row["cell"].split("--")[0], row["window"]), {})
         kept.setdefault(row["workload"], []).append(row["slices"])
         kept["busy"] = row["gract_slices"]
 
-    def check(quantity, scenario, number, place=f"{ARM}/mps"):
+    def check(quantity, scenario, number, place=f"{IMPLEMENTATION}/mps"):
         """number: of so many rounds, as (from, to)."""
         parts = np.array_split(np.arange(rounds), min(10, rounds // 2))
         logs = np.log([number(slice(part[0], part[-1] + 1)) for part in parts])
@@ -304,10 +318,10 @@ def test_its_numbers_follow_from_its_slices(rounds):
         assert (e.value, e.low, e.high) == pytest.approx(expected, rel=1e-9)
 
     def rate(name, at, job="thin_b32", of="7x_thin_b32"):
-        return np.array(sides[of, name][job]).sum(axis=0)[at].mean()
+        return np.array(conditions[of, name][job]).sum(axis=0)[at].mean()
 
     def busy(at):
-        return np.mean(sides["7x_thin_b32", "alone"]["busy"][at])
+        return np.mean(conditions["7x_thin_b32", "alone"]["busy"][at])
 
     def mix(name, at):
         jobs = ("thin_b32", "wide_b32")
@@ -319,15 +333,15 @@ def test_its_numbers_follow_from_its_slices(rounds):
     check("gaps", "7x_thin_b32", lambda at: 1 / busy(at))
     check("rate_over_naive", "7x_thin_b32", lambda at: rate("mps", at) / rate("naive", at))
     again = lambda at: rate("naive_2", at) / rate("naive", at)  # noqa: E731
-    check("aa", "7x_thin_b32", again, f"{ARM}/naive")
+    check("aa", "7x_thin_b32", again, f"{IMPLEMENTATION}/naive")
     check("stp", PAIR, lambda at: mix("mps", at))
     check("rate_over_naive", PAIR, lambda at: mix("mps", at) / mix("naive", at))
 
 
-def test_an_alternating_cell_that_ended_early_says_nothing_of_its_sides():
+def test_an_interleaved_cell_that_ended_early_says_nothing_of_its_conditions():
     ended = {"status": "out_of_memory", "member": None, "window": None, "reason": "too much"}
-    found = built(replace(TAKING_TURNS, blocks=0, hosts=1), rows=lambda rows: [rows[0] | ended])
-    outcome = found[f"outcome:7x_thin_b32/{ARM}/mps"]
+    found = built(replace(TAKING_TURNS, replicates=0, hosts=1), rows=lambda rows: [rows[0] | ended])
+    outcome = found[f"outcome:7x_thin_b32/{IMPLEMENTATION}/mps"]
     assert (outcome.status, outcome.n, outcome.note) == ("not_run", 1, "too much")
     assert found["count:cells_out_of_memory"].value == found["count:cells"].value == 1
 
@@ -337,7 +351,7 @@ def test_an_alternating_cell_that_ended_early_says_nothing_of_its_sides():
     rounds=st.sampled_from([0, 3, 4, 19, 60]),
 )
 @settings(max_examples=5)
-def test_whatever_befalls_all_sides_alike_is_in_no_ratio(factors, rounds):
+def test_whatever_befalls_all_conditions_alike_is_in_no_ratio(factors, rounds):
     """Sides that are alike in each round: every ratio is 1, and too few rounds have no interval."""
 
     def like(row):
@@ -346,9 +360,9 @@ def test_whatever_befalls_all_sides_alike_is_in_no_ratio(factors, rounds):
 
     found = built(replace(TAKING_TURNS, hosts=1), rows=lambda rows: on_first(rows, like))
     for quantity, method in (("rate_over_naive", "mps"), ("aa", "naive")):
-        e = found[f"{quantity}:7x_thin_b32/{ARM}/{method}@h1"]
+        e = found[f"{quantity}:7x_thin_b32/{IMPLEMENTATION}/{method}@h1"]
         assert e.value == pytest.approx(1) and e.spread == "none"
-    rate = found[f"rate:1x_thin_b32/{ARM}/naive@h1"]
+    rate = found[f"rate:1x_thin_b32/{IMPLEMENTATION}/naive@h1"]
     assert len(rate.replicates[0]["batches"]) == (0 if rounds < 4 else min(10, rounds // 2))
 
 
@@ -378,7 +392,7 @@ def test_cells_of_another_gpu_model_are_left_out_and_counted():
         other = {"hardware": "Other GPU", "gpu_name": "Other GPU"}
         return [row | (other if row["machine"] == "m3" else {}) for row in rows]
 
-    design = Design([THIN], hosts=3, blocks=2, ends={("7x_thin_b32", "mps"): "out_of_memory"})
+    design = Design([THIN], hosts=3, replicates=2, ends={("7x_thin_b32", "mps"): "out_of_memory"})
     both = built(design, rows=upgraded)
     assert {e.host for e in both.values()} == {"", "h1", "h2"}
     assert both["count:left_out_other_gpu"].value == 2 * 4
@@ -414,13 +428,13 @@ def test_a_cell_whose_method_was_not_proven_does_not_count():
     """Neither its rate nor what it would be the baseline of; and the study says so."""
 
     def unproven(row):
-        mps = (row["method"], row["block"]) == ("mps", 1)
-        return mps or (row["scenario"], row["block"]) == ("1x_thin_b32", 2)
+        mps = (row["method"], row["replicate"]) == ("mps", 1)
+        return mps or (row["scenario"], row["replicate"]) == ("1x_thin_b32", 2)
 
     def change(rows):
         return [row | ({"method_verified": None} if unproven(row) else {}) for row in rows]
 
-    found = built(Design([THIN], counts=(2,), blocks=3), rows=change)
+    found = built(Design([THIN], counts=(2,), replicates=3), rows=change)
     assert found["rate:2x_thin_b32/paper_step/mps"].n == 2
     assert found["stp:2x_thin_b32/paper_step/mps"].n == 1
     outcome = found["outcome:2x_thin_b32/paper_step/mps"]

@@ -47,7 +47,7 @@ def served(device: FakeCard, clients: list[int], status: str = "ACTIVE", **limit
 
 
 def both(device: FakeCard, clients: list[int]) -> Together:
-    """Member 0 is a client of server 5, member 1 a plain process."""
+    """Member 0 is a client of server 5, member 1 a separate process."""
     return Together(Plain(device), served(device, clients), {"mps": [0], "naive": [1]})
 
 

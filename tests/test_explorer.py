@@ -35,14 +35,19 @@ ARGUMENTS += ("--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND")
 def study() -> list[Estimate]:
     """Two jobs, one of them written in two ways; a mix; an unknown job with a nasty name."""
     found = []
-    for job, arm in ((JOB, "paper_step"), (JOB, "bf16"), (OTHER, "paper_step"), (NASTY, "bf16")):
+    for job, implementation in (
+        (JOB, "paper_step"),
+        (JOB, "bf16"),
+        (OTHER, "paper_step"),
+        (NASTY, "bf16"),
+    ):
         for (n, method), values in SETS.items():
-            place = {"scenario": f"{n}x_{job}", "arm": arm, "method": method}
+            place = {"scenario": f"{n}x_{job}", "implementation": implementation, "method": method}
             found.append(Estimate("outcome", **place, value=1.0, n=1, status="completed"))
             for quantity, value in zip(("rate", "stp"), values, strict=True):
                 of = {"value": value, "low": value, "high": 1.1 * value, "spread": RANGE}
                 found.append(Estimate(quantity, **place, **of, n=3, hosts=2))
-    mix = {"scenario": MIX, "arm": "paper_step", "method": "mps", "n": 1, "hosts": 1}
+    mix = {"scenario": MIX, "implementation": "paper_step", "method": "mps", "n": 1, "hosts": 1}
     found.append(Estimate("stp", **mix, value=1.9))
     return found + [Estimate("count", name=name, value=2.0) for name in ("cells", "hosts")]
 
@@ -154,9 +159,9 @@ def test_a_job_is_chosen_by_keyboard_alone(chromium, made):
 
 @pytest.mark.parametrize("width", [390, 1000])
 def test_nothing_is_wider_than_the_screen(chromium, made, width):
-    page = Page(chromium, made[0], width, f"#job={JOB}&arm=bf16")
+    page = Page(chromium, made[0], width, f"#job={JOB}&implementation=bf16")
     page.until(lambda: page.run("document.querySelector('#chart svg')"))
-    assert page.run("document.querySelector('#arm').value") == "bf16"
+    assert page.run("document.querySelector('#implementation').value") == "bf16"
     assert page.run("document.documentElement.scrollWidth") <= width
 
 

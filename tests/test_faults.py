@@ -120,7 +120,7 @@ class Machine:
     def __init__(self, make_studio: Callable[[], Studio]):
         self.make_studio = make_studio
 
-    def studio(self, ladders: list[dict], blocks: int, **measure) -> Studio:
+    def studio(self, ladders: list[dict], replicates: int, **measure) -> Studio:
         """A study of the workload `small` under all methods."""
         made = self.with_gpu(self.make_studio())
         made.settings = {
@@ -130,8 +130,8 @@ class Machine:
             "mig_mode": "switch" if "mig" in self.methods else "keep",
         }
         content = study(
-            arms=["bf16"],
-            replicates=blocks,
+            implementations=["bf16"],
+            replicates=replicates,
             measure=self.measure | measure,
             datasets=self.datasets,
             variants=VARIANTS,
@@ -150,7 +150,7 @@ class Machine:
     def every(self) -> "Batch":
         """A study of every method."""
         ladder = {"workloads": ["small"], "counts": EVERY_METHOD}
-        return Batch(self.studio([ladder], blocks=1), [], {})
+        return Batch(self.studio([ladder], replicates=1), [], {})
 
     @property
     def pairs(self) -> dict:
@@ -272,8 +272,8 @@ class Batch:
         return [self.studio.record(f"{cell}/a1") for cell in cells]
 
 
-def pair(method: str, block: int) -> str:
-    return f"2x_small/bf16/{method}/r{block}"
+def pair(method: str, replicate: int) -> str:
+    return f"2x_small/bf16/{method}/r{replicate}"
 
 
 def cell_of(name: str) -> str:
@@ -325,7 +325,7 @@ NAIVE_AND_MPS = {"workloads": ["small"], "counts": {1: ["naive"], 2: ["mps"]}}
 
 def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attempt(on):
     """A run gives up once on those who stay, and the next one carries on when they have gone."""
-    studio = on.studio([NAIVE_AND_MPS], blocks=1)
+    studio = on.studio([NAIVE_AND_MPS], replicates=1)
     with visitor(on, studio) as come:
         pid = come()
         run = studio.measure(config={"wait": "1s"})
@@ -352,7 +352,7 @@ def test_others_on_the_card_are_waited_for_as_long_as_is_asked_and_cost_no_attem
 
 
 def test_who_comes_in_mid_cell_has_it_measured_again(on):
-    studio = on.studio([on.pairs], blocks=1, window_s=on.visit_s)
+    studio = on.studio([on.pairs], replicates=1, window_s=on.visit_s)
     cell = f"{pair('mps', 1)}/a1"
     with contextlib.ExitStack() as visit:
         come = visit.enter_context(visitor(on, studio))
@@ -371,7 +371,7 @@ def test_who_comes_in_mid_cell_has_it_measured_again(on):
 
 
 def test_what_a_killed_conductor_leaves_is_swept_by_the_next_cell_which_completes(on):
-    studio, cell = on.studio([on.pairs], blocks=1), pair("mps", 1)
+    studio, cell = on.studio([on.pairs], replicates=1), pair("mps", 1)
     studio.settings["wait"] = "0s"
     assert studio.prepare().code == 0
     running = studio.conduct(f"{cell}/a1", **lies(**{f"/{cell}/": "1:hang"}))

@@ -19,7 +19,7 @@ from tests.test_pages import cpu
 SMALL_JOB, LARGE_JOB = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 MIX = f"1x_{LARGE_JOB}+2x_{SMALL_JOB}"
 JOBS = [
-    Job(SMALL_JOB, 2500, 0.2, arms={"paper_step": 1.0, "graph": 3.6}),
+    Job(SMALL_JOB, 2500, 0.2, implementations={"paper_step": 1.0, "graph": 3.6}),
     Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0),
 ]
 ALL = {"gain_against_slowdown", "gaps_and_overlap", "memory", "mixes", "mps_over_separate"}
@@ -28,16 +28,19 @@ ALL |= {"rate_against_n", "repeatability", "reported_against_measured", "where_t
 
 def a_study(**changes) -> list:
     design = {"counts": (2, 3, 7), "mixes": (MIX,), "methods": ("naive", "mps", "mig")}
-    found = rows_of(Design(JOBS, **design | {"hosts": 2, "blocks": 3} | changes))
+    found = rows_of(Design(JOBS, **design | {"hosts": 2, "replicates": 3} | changes))
     for n, gain in ((2, 1.9), (7, 3.0)):
-        at = {"scenario": f"{n}x_{SMALL_JOB}", "arm": "paper_step", "method": "naive"}
+        at = {"scenario": f"{n}x_{SMALL_JOB}", "implementation": "paper_step", "method": "naive"}
         found.append(Estimate("stp", **at, source="SUIT25", value=gain, n=1))
     return found
 
 
 STUDIES = {
     "whole": (a_study(), ALL),
-    "one machine, once": (a_study(hosts=1, blocks=1, mixes=()), ALL - {"repeatability", "mixes"}),
+    "one machine, once": (
+        a_study(hosts=1, replicates=1, mixes=()),
+        ALL - {"repeatability", "mixes"},
+    ),
     "CPU": (
         cpu(a_study(hosts=1, methods=("naive",))),
         ALL - {"gaps_and_overlap", "memory", "mps_over_separate", "where_to_share"},

@@ -72,8 +72,8 @@ def test_a_seed_gives_the_same_weights_and_order_as_on_the_cpu():
 # What `graph` and `compile` may differ by from `bf16`, laid down before it was tried. Sums of
 # floats depend on their order, and training magnifies that: so bf16 itself is run twice, once with
 # weights that are off by up to half of bf16's last place. Losses are averaged over 20 steps, ten
-# times. An arm trains the same if no mean is further from that of bf16, as a ratio, than twice the
-# furthest that those two runs are apart, or than 1 %; and its first loss is within 0.2 %.
+# times. An implementation trains the same if no mean is further from that of bf16, as a ratio, than
+# twice the furthest that those two runs are apart, or than 1 %; and its first loss is within 0.2 %.
 STEPS, MEAN_OF, NEAR, FIRST = 200, 20, 0.01, 0.002
 TRAINED = {
     "resnet26": {},
@@ -115,47 +115,49 @@ def eager(name: str) -> tuple[np.ndarray, float]:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("arm", ["graph", "compile"])
-def test_an_arm_trains_the_same(arm, name):
+@pytest.mark.parametrize("implementation", ["graph", "compile"])
+def test_an_implementation_trains_the_same(implementation, name):
     plain, tolerance = eager(name)
-    losses = trained(TRAINED[name] | {"cuda_graph": True, "compile": arm == "compile"})
+    losses = trained(TRAINED[name] | {"cuda_graph": True, "compile": implementation == "compile"})
     assert losses[0] == pytest.approx(plain[0], rel=FIRST)
     off = np.abs(means(losses) - means(plain)).max()
-    print(f"{arm} {name}: {off:.4f} off, {tolerance:.4f} allowed; last loss {losses[-1]:.4f}")
+    print(
+        f"{implementation} {name}: {off:.4f} off, {tolerance:.4f} allowed; at last {losses[-1]:.4f}"
+    )
     assert off <= tolerance and means(losses)[-1] < means(losses)[0]
 
 
 @pytest.mark.parametrize("model", ["resnet26", "vit_tiny_patch16_224"])
-@pytest.mark.parametrize("arm", ["graph", "compile"])
-def test_each_replay_drops_other_units(arm, model):
+@pytest.mark.parametrize("implementation", ["graph", "compile"])
+def test_each_replay_drops_other_units(implementation, model):
     """Weights stand still and the batch stays, so that nothing but what is dropped differs."""
     still = SPEC["optimizer"] | {"lr": 0.0, "weight_decay": 0.0}
     dropping = {"drop_rate": 0.5, "drop_path_rate": 0.2}
     spec = SPEC | {"model": model, "model_args": dropping, "optimizer": still, "precision": "tf32"}
     spec |= {"input_size": 224, "batch_size": 16} if "vit" in model else {}
     found = []
-    for changes in ({}, {"cuda_graph": True, "compile": arm == "compile"}):
+    for changes in ({}, {"cuda_graph": True, "compile": implementation == "compile"}):
         job, source, device = job_and_source(spec | changes)
         step = GraphedStep(job, source, device).step if changes else job.step
         batch = source.row(0) if changes else source.batch(0)
         found.append([step(batch).item() for _ in range(10)])
     assert len(set(found[1])) == 10
-    if arm == "graph":  # inductor draws numbers of its own
+    if implementation == "graph":  # inductor draws numbers of its own
         np.testing.assert_allclose(found[1], found[0], rtol=0.01)
 
 
 def test_an_epochs_learning_rate_reaches_the_replay():
     moved = {}
-    for arm, spec in (("eager", SPEC), ("graph", GRAPH)):
+    for implementation, spec in (("eager", SPEC), ("graph", GRAPH)):
         job, source, device = job_and_source(spec)
-        stepper = GraphedStep(job, source, device) if arm == "graph" else job
-        batches = stepper if arm == "graph" else source
+        stepper = GraphedStep(job, source, device) if implementation == "graph" else job
+        batches = stepper if implementation == "graph" else source
         for epoch in (0, 270):
             stepper.set_epoch(epoch)
             for step in range(5):
                 before = job.model.fc.weight.detach().clone()
                 stepper.step(batches.batch(step))
-            moved[arm, epoch] = (job.model.fc.weight - before).norm().item()
+            moved[implementation, epoch] = (job.model.fc.weight - before).norm().item()
     for epoch in (0, 270):
         assert moved["graph", epoch] == pytest.approx(moved["eager", epoch], rel=0.1)
     assert moved["graph", 270] < 0.2 * moved["graph", 0]
@@ -181,7 +183,7 @@ def test_input_of_a_graph_alone_leaves_memory_and_training_as_they_are():
 
 
 @pytest.mark.parametrize("backward", ["autograd", "caller"])
-def test_the_backward_pass_is_launched_by_the_thread_that_the_arm_says(backward):
+def test_the_backward_pass_is_launched_by_the_thread_that_the_implementation_says(backward):
     device = set_up(SPEC | {"backward": backward})
     weight = torch.ones(4, device=device, requires_grad=True)
     seen = []

@@ -43,7 +43,7 @@ def to_measure(before, after, workloads=WORKLOADS) -> dict[str, str]:
     [
         ({"ladders": [LADDER | {"counts": {**LADDER["counts"], 4: ["naive"]}}]}, f"4x_{SMALL}"),
         ({"ladders": [LADDER, LADDER | {"counts": {24: ["mps"]}}]}, f"24x_{SMALL}"),
-        ({"ladders": [LADDER, LADDER | {"arms": ["bf16"]}]}, "bf16"),
+        ({"ladders": [LADDER, LADDER | {"implementations": ["bf16"]}]}, "bf16"),
         ({"cores_for_workload": {A: 2}, "mixes": [{"members": {A: 3}, "methods": ["mps"]}]}, A),
         ({"replicates": 3}, "/r3"),
     ],
@@ -60,7 +60,7 @@ def test_what_is_added_to_a_finished_study_alone_is_measured(added, new):
 GROWN = {  # the model that grows → its new key, with its default, and another value
     "vision": (VisionWorkload, {"ema": (float, 0.0)}, 0.5),
     "MemberSpec": (specs.MemberSpec, {"host_memory_mb": (int | None, None)}, 9),
-    "ArmSpec": (specs.ArmSpec, {"fused": (bool, False)}, True),
+    "ImplementationSpec": (specs.ImplementationSpec, {"fused": (bool, False)}, True),
     "MeasureSpec": (specs.MeasureSpec, {"cooldown_s": (float, 0.0)}, 2.5),
 }
 
@@ -92,7 +92,7 @@ def test_a_setting_with_a_default_that_is_added_to_the_code_measures_nothing(mon
 
     cell = cells[0]
     flat = cell.spec.to_json()
-    place = {"ArmSpec": flat["arm"], "MeasureSpec": flat["measure"]}
+    place = {"ImplementationSpec": flat["implementation"], "MeasureSpec": flat["measure"]}
     place.get(kind, flat["members"][0])[field] = other
     assert digest(flat) != cell.spec.digest
     said = changes(READ[cell.id], flat)

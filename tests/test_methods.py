@@ -94,14 +94,15 @@ def test_every_method_says_what_it_is():
             methods.named(name)
 
 
-# -- what an arm asks for --------------------------------------------------------------------------
+# -- what an implementation asks for
+# --------------------------------------------------------------------------
 
 CARD = gpu.Nvidia("GPU-0", "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
 THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h": lambda path: True}
 
 
 @pytest.mark.parametrize(
-    ("arm", "device", "lacks", "reason"),
+    ("implementation", "device", "lacks", "reason"),
     [
         ("bf16", None, (), None),
         ("graph", None, (), "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"),
@@ -111,11 +112,13 @@ THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h":
         ("compile", replace(CARD, capability=(6, 1)), (), "torch.compile needs a GPU of compute"),
     ],
 )
-def test_what_an_arm_asks_of_a_machine(monkeypatch, arm, device, lacks, reason):
+def test_what_an_implementation_asks_of_a_machine(
+    monkeypatch, implementation, device, lacks, reason
+):
     there = THERE | dict.fromkeys(lacks, lambda _: None)
     monkeypatch.setattr(waiting, "find_spec", there["find_spec"])
     monkeypatch.setattr(waiting.shutil, "which", there["which"])
     monkeypatch.setattr(waiting.Path, "exists", there["Python.h"])
     monkeypatch.setattr(waiting.methods, "refusal", lambda *_: None)
-    said = waiting.refusal(planned(1, "naive", arms=[arm]).spec, device)
+    said = waiting.refusal(planned(1, "naive", implementations=[implementation]).spec, device)
     assert (said or "").startswith(reason or "") and bool(said) == bool(reason)

@@ -26,7 +26,7 @@ from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages, member_spec  # 
 from tests.test_processes import assert_gone  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-ANSWERS = {"built": b"tune\n", "tuned": b"warm\n", "warm": b"go\n"}
+ANSWERS = {"built": b"autotune\n", "autotuned": b"warm\n", "warm": b"go\n"}
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
         (tmp_path / name).mkdir()
         code, events, steps = train_member(member_spec(tmp_path / name, sync=sync))
         told = [e["event"] for e in events if e["event"] != "progress"]
-        assert (code, told) == (0, ["built", "tuned", "warm", "started", "stopped"])
+        assert (code, told) == (0, ["built", "autotuned", "warm", "started", "stopped"])
         runs.append((events, steps))
     events, steps = runs[0]
     times = [e["t"] for e in events]
@@ -91,7 +91,7 @@ def test_a_member_trains_and_the_same_seed_gives_the_same_losses(tmp_path):
     assert built["resident_bytes"] == 96 * (3 * 40 * 40 + 8)
     assert built["cores"] == sorted(os.sched_getaffinity(0)) and built["threads"] == 1
     facts = ("device_uuid", "sm_count", "sm_source", "memory_free")
-    assert [built[fact] for fact in facts] == [None] * 4 and "tune" in built["commands"]
+    assert [built[fact] for fact in facts] == [None] * 4 and "autotune" in built["commands"]
     assert warm["steps"] == 4 and 0 < warm["input_share"] < 1
     n = stopped["steps"]
     assert len(steps["end_ns"]) == len(steps["wait_ns"]) == n > 0
@@ -116,7 +116,7 @@ def test_a_paced_member_begins_no_step_early(tmp_path):
 def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypatch, last):
     told, made, rested, step = [], [], [], VisionJob.step
     monkeypatch.setattr(VisionJob, "step", lambda *its: made.append(1) or step(*its))
-    commands = iter([*["tune", "warm"][:last], "stop"])
+    commands = iter([*["autotune", "warm"][:last], "stop"])
 
     def wait():
         rested.append(len(made))
@@ -126,14 +126,14 @@ def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypat
         emit=lambda event, **_: told.append(event), wait=wait, poll=lambda seconds: None
     )
     assert train.main(member_spec(tmp_path), channel) == 0
-    assert told == [*["built", "tuned", "warm"][: last + 1], "stopped"]
+    assert told == [*["built", "autotuned", "warm"][: last + 1], "stopped"]
     assert rested == [0, 1, 4][: last + 1] and len(made) == rested[-1]
     steps = np.load(tmp_path / "steps.npz")  # what came before `go` counts nothing
     assert len(steps["end_ns"]) == 0 and len(steps["loss"]) == (rested[-1] + 1) // 2
 
 
 def test_a_member_that_is_held_makes_no_step_and_goes_on(tmp_path):
-    made, held_at, commands = [], [], iter(["tune", "warm", "go", "resume", "stop"])
+    made, held_at, commands = [], [], iter(["autotune", "warm", "go", "resume", "stop"])
 
     def emit(event, **told):
         if event == "held":
@@ -198,12 +198,12 @@ def test_real_digits_from_files_in_bf16(tmp_path):
         ({"precision": "fp32"}, "build", "fp32"),
         ({"cuda_graph": True}, "warm", "cuda_graph"),
         ({"folder": "/nonexistent"}, "stop", "nonexistent"),
-        ({"ballast_mb": 10**9}, "build", ""),
+        ({"reserved_memory_mb": 10**9}, "build", ""),
     ],
 )
 def test_errors_name_their_phase(tmp_path, changes, phase, word):
     code, events, _ = train_member(member_spec(tmp_path, **changes))
-    error, memory = events[-1], "ballast_mb" in changes
+    error, memory = events[-1], "reserved_memory_mb" in changes
     assert code == (3 if memory else 1) and error["event"] == "error"
     assert error["out_of_memory"] == memory
     assert error["phase"] == phase and word in error["message"]
@@ -322,7 +322,7 @@ FORKED = """
     if (capped := os.fork()) == 0:
         train.open_dataset = lambda name, path: FakeImages()
         commands, conductor = os.pipe()
-        os.write(conductor, b"tune\\n")
+        os.write(conductor, b"autotune\\n")
         signal.alarm(100)  # it would wait for the next command
         os._exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
     print(os.waitstatus_to_exitcode(os.waitpid(capped, 0)[1]), flush=True)

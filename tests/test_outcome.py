@@ -88,7 +88,7 @@ def test_what_stands_in_the_record():
     for event in (
         {"event": "forked", "pid": 4711, "t": 0},
         {**BUILT, "seconds": {"model": 0.5}, **FACTS, "pid": 1, "member": 7},
-        {"event": "tuned", "t": 2, "seconds": 0.25},
+        {"event": "autotuned", "t": 2, "seconds": 0.25},
         WARM,
         STARTED,
         {"event": "progress", "steps": 9, "samples": 288, "loss": None, "t": 2_000_000_003},
@@ -101,7 +101,7 @@ def test_what_stands_in_the_record():
     tracked.see(exited(0))
     known = {"member": 1, "workload": "mine", "pid": 4711, "status": "completed", "exit_code": 0}
     known |= {"cores": [0, 1], "threads": 2, "parameters": 12} | FACTS
-    known |= {"build_s": {"model": 0.5, "tune": 0.25}}
+    known |= {"build_s": {"model": 0.5, "autotune": 0.25}}
     known |= {"memory_peak_allocated": 77, "input_share": 0.02, "data_wait_share": 0.25}
     assert tracked.record() == Member(**known)
     record = member(exited(None, 9)).record()  # of one that never said anything

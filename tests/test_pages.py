@@ -26,21 +26,21 @@ RULES = REPOSITORY / "config/claims.yaml"
 MIX = "1x_thin_b32+1x_thick_b8"
 DESIGN = Design(
     [
-        Job("thin_b32", arms={"paper_step": 1.0, "graph": 3.0}),
+        Job("thin_b32", implementations={"paper_step": 1.0, "graph": 3.0}),
         Job("thick_b8", 500, 0.97, BUSY_GAINS),
     ],
     methods=("naive", "naive_again", "mps", "mig"),
     mixes=(MIX, f"{MIX}--completion", f"{MIX}--departure"),
     hosts=2,
-    blocks=3,
+    replicates=3,
     ends={("7x_thick_b8", "mps"): "out_of_memory", ("7x_thin_b32", "mig"): "unsupported"},
     turns=(("7x_thin_b32", "alone-naive-mps-naive"), ("1x_thin_b32", "naive-mps-naive")),
 )
 NOTHING = [
     Estimate("count", name="cells", value=2.0),
     Estimate("count", name="cells_completed", value=0.0),
-    Estimate("outcome", scenario="1x_thin_b32", arm="paper_step", method="naive", value=0.0, n=2,
-             status="not_run"),
+    Estimate("outcome", scenario="1x_thin_b32", implementation="paper_step", method="naive",
+             value=0.0, n=2, status="not_run"),
 ]  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_columns_hold_what_they_are_called(simulated, tmp_path):
     study = render.Study(written(tmp_path / "gpu", simulated), RULES)
     rows = contents.sets(study.estimates).itertuples(index=False)
     seven = next(r for r in rows if r[:4] == ("thin b32", "paper style", "7", "MPS"))
-    at = {"scenario": "7x_thin_b32", "arm": "paper_step", "method": "mps"}
+    at = {"scenario": "7x_thin_b32", "implementation": "paper_step", "method": "mps"}
     for title, cell in zip(contents.sets(study.estimates), seven, strict=True):
         if title in SHOWN:
             assert cell.of.id == table.identity(SHOWN[title], **at)
@@ -117,7 +117,7 @@ def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     e = Estimate("stp", "2x_a_b1", "paper_step", "mps", value=1.5, n=1)
     row = next(numbers.frame([e]).itertuples(index=False, name="Row"))
     two, seven = (Option("mps", n, 1.0, row) for n in (2, 7))
-    of = {"job": "a_b1", "arm": "paper_step", "options": (two, seven), "pareto": (two,)}
+    of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
     rows = contents.advice([SimpleNamespace(**of, knee=two, best=seven)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]
 
@@ -148,7 +148,12 @@ def test_the_last_lines_begin_with_advice_and_are_few(study):
 
 
 def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone(simulated, tmp_path):
-    of = {"quantity": "stp", "scenario": "2x_thin_b32", "arm": "paper_step", "method": "mps"}
+    of = {
+        "quantity": "stp",
+        "scenario": "2x_thin_b32",
+        "implementation": "paper_step",
+        "method": "mps",
+    }
     high = [replace(e, value=50.0) if of.items() <= vars(e).items() else e for e in simulated]
     rows = contents.gains(table.read(written(tmp_path / "high", high) / "estimates.parquet"))
     best = {(row.job, row.written): row.run for row in rows.itertuples()}
@@ -172,7 +177,14 @@ def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone(simul
 def test_belief_says_yes_where_the_interval_excludes_a_difference(
     quantity, method, jobs, low, high, shown
 ):
-    of = {"arm": "paper_step", "method": method, "hosts": 1, "value": 1.0, "low": low, "high": high}
+    of = {
+        "implementation": "paper_step",
+        "method": method,
+        "hosts": 1,
+        "value": 1.0,
+        "low": low,
+        "high": high,
+    }
     of |= {"spread": "none" if low is None else INTERVAL, "n": 3, "host": "h1"}
     aa = Estimate(quantity, scenario=f"{jobs}x_thin_b32", **of)
     (row,) = contents.agreement(numbers.frame([*NOTHING, aa])).itertuples(index=False)
@@ -202,7 +214,9 @@ def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tm
 
 def test_marks_say_what_a_reader_has_to_know_of_a_number():
     e = Estimate("stp", "2x_a_b1", "paper_step", "mps", value=2.5, n=1, flags="above_count")
-    rows = numbers.frame([e, replace(e, arm="graph", flags="unvisited")]).itertuples(name="Row")
+    rows = numbers.frame(
+        [e, replace(e, implementation="graph", flags="no_second_context")]
+    ).itertuples(name="Row")
     text = tables.markdown(pd.DataFrame([{"STP": tables.Number(row)} for row in rows]))
     assert r"| 2.50\* |" in text and "| 2.50‡ |" in text
     assert text.count("the job alone ran slow") == 1 and text.count("no other process opened") == 1
@@ -245,7 +259,7 @@ def test_every_page_of_the_report_has_a_caption():
 
 
 def test_beside_our_number_of_a_mix_stands_the_papers():
-    of = {"quantity": "saving", "arm": "paper_step", "method": "mps", "n": 1}
+    of = {"quantity": "saving", "implementation": "paper_step", "method": "mps", "n": 1}
     ours = Estimate(scenario=f"{MIX}--completion", window="completion", value=0.1, **of)
     theirs = Estimate(scenario=MIX, source="ABSE", value=0.3, **of)
     first = contents.pair(numbers.frame([ours, theirs])).iloc[0]

@@ -109,15 +109,18 @@ def last_result(cell: Cell, world: World, device: str) -> Attempt | None:
 
 
 @given(worlds(), st.data())
-def test_on_a_cluster_any_gpu_a_block_gets_will_do_and_a_study_ends(world, data):
-    """Each run of a block has a GPU that nobody knew before, and each cell any end."""
+def test_on_a_cluster_any_gpu_a_replicate_gets_will_do_and_a_study_ends(world, data):
+    """Each run of a replicate has a GPU that nobody knew before, and each cell any end."""
     refused = lambda cell: pending.refused(tried_on(cell, world, "GPU"))  # noqa: E731
-    places = {block: pending.unknown(block) for block in (1, 2)}
+    places = {replicate: pending.unknown(replicate) for replicate in (1, 2)}
     for _ in range(12):
         jobs = world.pending(places, refused)
         if not jobs:
             break
-        gpu = {block: data.draw(st.sampled_from(["GPU-a", "GPU-b", "GPU-c"])) for block in (1, 2)}
+        gpu = {
+            replicate: data.draw(st.sampled_from(["GPU-a", "GPU-b", "GPU-c"]))
+            for replicate in (1, 2)
+        }
         for job in jobs:
             ends = ["completed", "out_of_memory", "unsupported", "failed"]
             made = job.cell, job.attempt, data.draw(st.sampled_from(ends)), gpu[job.cell.replicate]
@@ -263,12 +266,12 @@ def test_unsupported_is_asked_again_only_when_it_has_become_possible():
     assert world.why() == dict.fromkeys(of_mig, "is possible now")
 
 
-def test_a_block_that_goes_on_on_another_gpu_measures_its_baselines_there(world):
+def test_a_replicate_that_goes_on_on_another_gpu_measures_its_baselines_there(world):
     """Also after an interruption; a cell that will be refused needs none."""
     world.attempts[THREE.id] = []
     assert world.why("GPU-b") == {
         THREE.id: "not measured yet",
-        ALONE.id: "baseline on GPU-b",  # of this block and workload; no other
+        ALONE.id: "baseline on GPU-b",  # of this replicate and workload; no other
     }
     world.run("GPU-b", only=[THREE.id])
     assert world.why("GPU-b") == {ALONE.id: "baseline on GPU-b"}
@@ -371,7 +374,7 @@ def test_a_longer_window_takes_as_much_longer_and_what_is_unknown_by_a_rule_of_t
 # -- several devices -------------------------------------------------------------------------------
 
 
-def test_blocks_are_dealt_out_and_stay_where_they_were_begun():
+def test_replicates_are_dealt_out_and_stay_where_they_were_begun():
     world, devices = World(), ["GPU-a", "GPU-b"]
     assert pending.places(CELLS, {}, devices, 2) == {1: "GPU-a", 2: "GPU-b"}
     world.run("GPU-b", only=[next(cell.id for cell in CELLS if cell.replicate == 1)])
@@ -383,7 +386,7 @@ def test_blocks_are_dealt_out_and_stay_where_they_were_begun():
 
 
 def test_a_budget_is_for_each_device():
-    cells = [replace(cell, replicate=block) for block in (1, 2) for cell in CELLS[:1]]
+    cells = [replace(cell, replicate=replicate) for replicate in (1, 2) for cell in CELLS[:1]]
     jobs = pending.jobs(cells, {}, {1: "GPU-a", 2: "GPU-b"}, possible)
     longest = max(job.estimate_s for job in jobs)
     assert pending.within(jobs, longest) == (jobs, [])

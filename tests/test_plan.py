@@ -18,7 +18,7 @@ NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))
 STUDIES = {name: load_study(CONFIG / "studies", name, WORKLOADS) for name in NAMES}
 GRIDS = {name: expand(study, WORKLOADS) for name, study in STUDIES.items()}
 
-# Section 3.2 of the paper's facts: arms by number of copies.
+# Section 3.2 of the paper's facts: implementations by number of copies.
 PAPER_LADDER = {
     1: ("naive", "mps", "mig_7g", "mig_4g"),
     2: ("naive", "mps", "mig"),
@@ -45,7 +45,7 @@ def small_study(**changes) -> Study:
 
 
 def triples(cells: list[Cell], replicate: int = 1) -> set[tuple[str, str, str]]:
-    return {(c.scenario, c.arm, c.method) for c in cells if c.replicate == replicate}
+    return {(c.scenario, c.implementation, c.method) for c in cells if c.replicate == replicate}
 
 
 # -- the shipped grids ----------------------------------------------------------------------------
@@ -85,18 +85,18 @@ def test_every_twin_has_its_naive_cell_in_the_same_replicate():
     assert all(any(c.method == TWIN for c in GRIDS[name]) for name in ("paper", "h200", "methods"))
 
 
-def test_blocks_are_counted_through_tiers_and_each_has_its_baselines():
+def test_replicates_are_counted_through_tiers_and_each_has_its_baselines():
     ladders = [
         {"workloads": [SMALL], "counts": {2: ["naive"]}, "tier": 2, "replicates": 1},
         {"workloads": [A], "counts": {2: ["naive"]}},
     ]
     mixes = [{"members": {SMALL: 1, A: 1}, "methods": ["mps"], "tier": 3}]
     cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
-    blocks: dict[int, set[str]] = {}
+    replicates: dict[int, set[str]] = {}
     for cell in cells:
-        blocks.setdefault(cell.replicate, set()).add(cell.scenario)
+        replicates.setdefault(cell.replicate, set()).add(cell.scenario)
     pair = {f"1x_{SMALL}+1x_{A}", f"1x_{SMALL}", f"1x_{A}"}
-    assert blocks == {
+    assert replicates == {
         **dict.fromkeys((1, 2), {f"2x_{A}", f"1x_{A}"}),
         3: {f"2x_{SMALL}", f"1x_{SMALL}"},
         **dict.fromkeys((4, 5), pair),
@@ -122,23 +122,31 @@ def test_cores_are_divided_as_the_study_says_whatever_else_it_holds(counts, said
 
 
 def test_graphs_that_have_the_gpu_to_themselves_are_visited():
-    """Plain processes beside each other make the GPU switch contexts without being asked."""
+    """Separate processes beside each other make the GPU switch contexts without being asked."""
     counts = {1: ["naive", "mps"], 3: ["naive", "mps", "mig"]}
     turns = {2: ["alone", "mps"], 3: ["mps", "mps_equal"]}
     ladders = [
         {"workloads": [SMALL], "counts": counts},
-        {"workloads": [A], "counts": turns, "measure": {"kind": "alternate"}},
+        {"workloads": [A], "counts": turns, "measure": {"kind": "interleaved"}},
     ]
-    arms = ["bf16", "graph", "compile"]
-    cells = expand(small_study(ladders=ladders, mixes=[], arms=arms, replicates=1), WORKLOADS)
-    visited = {(c.n, c.method) for c in cells if c.spec.measure.visit}
+    implementations = ["bf16", "graph", "compile"]
+    cells = expand(
+        small_study(ladders=ladders, mixes=[], implementations=implementations, replicates=1),
+        WORKLOADS,
+    )
+    visited = {(c.n, c.method) for c in cells if c.spec.measure.second_context}
     assert visited == {
         *((1, "naive"), (1, "mps"), (3, "mps"), (3, "mig")),
         (6, "mps-mps_equal"),
     }
-    assert {c.arm for c in cells if c.spec.measure.visit} == {"graph", "compile"}
+    assert {c.implementation for c in cells if c.spec.measure.second_context} == {
+        "graph",
+        "compile",
+    }
     assert all(
-        ("visit" in c.spec.to_json()["measure"]) == (c.spec.measure.visit or False) for c in cells
+        ("second_context" in c.spec.to_json()["measure"])
+        == (c.spec.measure.second_context or False)
+        for c in cells
     )
 
 
@@ -150,7 +158,7 @@ def test_a_completion_gives_each_member_its_work():
     spec = by_scenario[f"2x_{SMALL}+1x_{A}--completion"]
     assert [member.work for member in spec.members] == [30, 30, 7]
     times = {"warmup_s": 3.0, "settle_s": 1.0}
-    times |= {"tune": "turn"}
+    times |= {"autotune": "sequential"}
     assert spec.to_json()["measure"] == {"kind": "completion", **times}
     for alone_cell in (f"1x_{SMALL}", f"1x_{A}"):
         assert by_scenario[alone_cell].measure.kind == "window"
@@ -202,11 +210,13 @@ def test_smoke_has_each_family_status_and_measure():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
-    """Alone, collocated and in mixes, in all arms; a workload's cores are the same in all cells."""
+    """Alone, collocated and in mixes, in all implementations; a workload's cores are the same in
+    all cells.
+    """
     cells, study = {cell.id: cell for cell in GRIDS[name]}, STUDIES[name]
     assert len(cells) == len(GRIDS[name])
     for cell in cells.values():
-        assert bool(cell.needs) != (cell.spec.measure.kind == "alternate")
+        assert bool(cell.needs) != (cell.spec.measure.kind == "interleaved")
         for baseline in map(cells.__getitem__, cell.needs):
             assert baseline.needs == {baseline.id} and baseline.n == 1
             assert baseline.spec.measure.kind == "window"
@@ -214,7 +224,7 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
             own = study.cores_for_workload.get(member.workload, study.cores_for)
             own = None if "--allcores" in cell.scenario else own
             assert member.cores_of == own
-    for spec in {(c.scenario, c.arm, c.method): c.spec for c in cells.values()}.values():
+    for spec in {(c.scenario, c.implementation, c.method): c.spec for c in cells.values()}.values():
         flat = json.loads(json.dumps(spec.to_json(), allow_nan=False))
         again = CellSpec.model_validate_json(spec.model_dump_json())
         assert again == spec and again.digest == spec.digest == digest(flat)
@@ -223,13 +233,13 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
 # -- expand: laws ---------------------------------------------------------------------------------
 
 
-def test_block_by_block_and_workload_by_workload_both_in_random_order():
+def test_replicate_by_replicate_and_workload_by_workload_both_in_random_order():
     cells = GRIDS["paper"]
     assert [c.replicate for c in cells] == sorted(c.replicate for c in cells)
     often, orders, jobs = triples(cells, 2), [], []
-    for block in (1, 2, 3):
-        own = [c for c in cells if c.replicate == block]
-        placed = [(c.scenario, c.arm, c.method) for c in own]
+    for replicate in (1, 2, 3):
+        own = [c for c in cells if c.replicate == replicate]
+        placed = [(c.scenario, c.implementation, c.method) for c in own]
         orders.append([place for place in placed if place in often])
         jobs.append([n for n, _ in itertools.groupby(c.spec.members[0].workload for c in own)])
         assert len(jobs[-1]) == len(set(jobs[-1]))
@@ -310,13 +320,16 @@ def test_baselines_are_windows_and_have_their_cells_input(content, kinds):
 
 def test_who_departs():
     mix = {"members": {SMALL: 2, A: 1}, "methods": ["naive"], "measure": {"kind": "departure"}}
-    mixes = [{**mix, "departs": A}, {**mix, "members": {SMALL: 1, C: 1}, "departs": SMALL}]
+    mixes = [
+        {**mix, "leaving_workload": A},
+        {**mix, "members": {SMALL: 1, C: 1}, "leaving_workload": SMALL},
+    ]
     ladders = [{"workloads": [A], "counts": {3: ["mps"]}, "measure": {"kind": "departure"}}]
     cells = expand(small_study(ladders=ladders, mixes=mixes), WORKLOADS)
     measures = {cell.scenario: cell.spec.measure for cell in cells}
-    departs = {name: m.departs for name, m in measures.items() if m.kind == "departure"}
+    leaving = {name: m.leaving_member for name, m in measures.items() if m.kind == "departure"}
     sets = (f"2x_{SMALL}+1x_{A}", f"1x_{SMALL}+1x_{C}", f"3x_{A}")
-    assert departs == {f"{s}--departure": who for s, who in zip(sets, (2, 0, 2), strict=True)}
+    assert leaving == {f"{s}--departure": who for s, who in zip(sets, (2, 0, 2), strict=True)}
 
 
 CHANGES = [{"batch_size": 7}, {"warmup_steps": 9}, {"label_smoothing": 0.2}]

@@ -93,7 +93,7 @@ def estimates(tmp_path_factory):
     (folder / "list").write_text("".join(f"{path}\n" for path in runs))
     plan = json.loads((RESULTS / "plan.json").read_text())
     wanted = {scenario for scenario, _ in (*SETS, *ALONE)}
-    kept = [c for c in plan if c["scenario"] in wanted and c["arm"] == "paper_step"]
+    kept = [c for c in plan if c["scenario"] in wanted and c["implementation"] == "paper_step"]
     (folder / "plan.json").write_text(json.dumps(kept))
     output = str(folder / "runs.parquet")
     run("merge", "--study", "h200", "--output", output, "--list", str(folder / "list"))
@@ -172,7 +172,7 @@ def test_so_do_those_of_a_job_alone(estimates, cells, scenario, method):
     for host, found in on_hosts(estimates, cells, scenario, method):
         place = f"{scenario}/paper_step/{method}@{host}"
         if f"rate:{place}" not in estimates:
-            continue  # superseded there, and no set of its block was measured beside it
+            continue  # superseded there, and no set of its replicate was measured beside it
         check(estimates[f"rate:{place}"], [c.rates[0] for c in found], RATE)
         read = np.mean([c.gract for c in found])
         assert estimates[f"gract:{place}"]["value"] == pytest.approx(read, rel=GRACT)

@@ -14,8 +14,14 @@ CELL = "2x_a/paper_step/naive/r1"
 
 
 def make(cell: str = CELL, attempt: int = 1, **changes) -> Record:
-    scenario, arm, method, replicate = cell.split("/")
-    name = {"id": cell, "scenario": scenario, "arm": arm, "method": method, "attempt": attempt}
+    scenario, implementation, method, replicate = cell.split("/")
+    name = {
+        "id": cell,
+        "scenario": scenario,
+        "implementation": implementation,
+        "method": method,
+        "attempt": attempt,
+    }
     fields = {"study": "a_test", "cell": name | {"replicate": int(replicate[1:])}}
     fields |= {"spec": {"members": []}, "status": "out_of_memory"}
     return Record(**{**fields, "method": {"name": method}, **changes})

@@ -50,14 +50,14 @@ def test_a_row_is_a_member_in_a_window():
     assert set(frame["n"]) == {1, 2} and set(frame["device"]) == {"GPU-1"}
 
 
-def alternating(**options):
+def interleaved(**options):
     turns = [{"alone": [900, 1100]}, *[{"naive": [500, 510]}] * 2, *[{"mps": [800, 0]}] * 2]
-    return record("2x_a--alternate", "alone-naive-mps", windows=turns, **options)
+    return record("2x_a--interleaved", "alone-naive-mps", windows=turns, **options)
 
 
-def test_a_row_of_an_alternating_cell_has_its_slices_and_how_busy_the_gpu_was_in_each(tmp_path):
+def test_a_row_of_an_interleaved_cell_has_its_slices_and_how_busy_the_gpu_was_in_each(tmp_path):
     """Readings count that are of one slice as a whole, and begin after the driver's lag (100)."""
-    cell = alternating() | {"files": {"gpu.parquet": {"sha256": "", "bytes": 1}}}
+    cell = interleaved() | {"files": {"gpu.parquet": {"sha256": "", "bytes": 1}}}
     spans = {"alone": [[0, 400], [2000, 2400]], "naive": [[500, 900], [1500, 1900]]}
     spans["mps"] = [[1000, 1400], [2500, 2900]]
     spans = {name: [[LAG_NS // 100 * t for t in span] for span in of] for name, of in spans.items()}
@@ -71,7 +71,10 @@ def test_a_row_of_an_alternating_cell_has_its_slices_and_how_busy_the_gpu_was_in
     table = pa.table(readings, schema=pa.schema(fields, metadata={"origin_ns": "0"}))
     pq.write_table(table, tmp_path / "gpu.parquet")
     rows = {row.window: row for row in merged(cell, folder=tmp_path).itertuples()}
-    assert [list(rows[side].slices) for side in ("alone", "mps")] == [[900, 1100], [800, 0]]
+    assert [list(rows[condition].slices) for condition in ("alone", "mps")] == [
+        [900, 1100],
+        [800, 0],
+    ]
     assert rows["alone"].samples_per_s == 1000 and rows["mps"].window_s == 8
     assert list(rows["alone"].gract_slices) == pytest.approx([0.4, 0.3])
     assert rows["naive"].gract_slices[0] == pytest.approx(0.7)
@@ -94,7 +97,7 @@ def test_every_status_is_a_row(status):
 def test_limits_session_and_what_members_found_are_columns():
     """And what is not known is null."""
     limits = {"sm_percent": 14.29, "pinned_memory_mb": 2000}
-    more = {"limits": limits, "sm_count": 18, "uuids": ["GPU-1"] * 2, "sitting": "s1"}
+    more = {"limits": limits, "sm_count": 18, "uuids": ["GPU-1"] * 2, "session": "s1"}
     bare = record("2x_b", rates=[1, 1]) | {"provenance": {"versions": None}, "data": []}
     frame = merged(record("2x_a", "mps_small", rates=[1, 1], **more), bare)
     rows = frame.iloc[0]
@@ -159,13 +162,13 @@ def test_a_result_outlives_faults_whatever_their_order(statuses):
     assert set(merged(*attempts, again)["status"]) == {"out_of_memory"}
 
 
-def test_of_a_block_that_moved_to_another_gpu_the_job_alone_stays_on_both():
+def test_of_a_replicate_that_moved_to_another_gpu_the_job_alone_stays_on_both():
     first, second = {"gpu": "GPU-1"}, {"gpu": "GPU-2", "attempt": 2}
     frame = merged(
         record("1x_a", rates=[1000], **first),
         record("1x_a", rates=[500], **second),
-        record("1x_a", arm="bf16", rates=[700], **first),
-        record("1x_a", arm="bf16", rates=[350], **second),
+        record("1x_a", implementation="bf16", rates=[700], **first),
+        record("1x_a", implementation="bf16", rates=[350], **second),
         record("1x_b", rates=[90], **first),
         record("1x_b", rates=[80], **second),
         record("2x_a", "mps", rates=[900, 900], **first),
@@ -174,7 +177,8 @@ def test_of_a_block_that_moved_to_another_gpu_the_job_alone_stays_on_both():
     )
     alone = frame[frame["n"] == 1].groupby("cell")["current"].agg(list)
     assert alone["1x_a/paper_step/naive/r1"] == [False, True]
-    # Nothing of their arm, or with their job, was measured on the first GPU and still counts.
+    # Nothing of their implementation, or with their job, was measured on the first GPU and still
+    # counts.
     assert alone["1x_a/bf16/naive/r1"] == alone["1x_b/paper_step/naive/r1"] == [True]
     rates = frame.groupby("cell")["samples_per_s"].agg(list)
     assert rates["1x_a/paper_step/naive/r1"] == [1000, 500]
@@ -234,24 +238,24 @@ def test_a_completed_cell_whose_method_was_not_proven_is_flagged_beside_the_runn
 
 
 @pytest.mark.parametrize(
-    ("scenario", "method", "arm", "measure", "flag"),
+    ("scenario", "method", "implementation", "measure", "flag"),
     [
-        ("1x_a", "naive", {"cuda_graph": True}, {}, "unvisited"),
-        ("3x_a", "mps", {"cuda_graph": True}, {}, "unvisited"),
-        ("3x_a", "mps", {"cuda_graph": True}, {"visit": True}, ""),
+        ("1x_a", "naive", {"cuda_graph": True}, {}, "no_second_context"),
+        ("3x_a", "mps", {"cuda_graph": True}, {}, "no_second_context"),
+        ("3x_a", "mps", {"cuda_graph": True}, {"second_context": True}, ""),
         ("3x_a", "naive", {"cuda_graph": True}, {}, ""),  # they make the GPU switch contexts
-        ("2x_a--alternate", "alone-mps", {"cuda_graph": True}, {}, ""),
+        ("2x_a--interleaved", "alone-mps", {"cuda_graph": True}, {}, ""),
         ("1x_a", "naive", {"cuda_graph": False}, {}, ""),
         ("1x_a", "naive", {}, {}, ""),  # as the first records say it
     ],
 )
 def test_a_graph_that_had_the_gpu_to_itself_without_a_visit_is_flagged(
-    scenario, method, arm, measure, flag
+    scenario, method, implementation, measure, flag
 ):
-    turns = "alternate" in scenario
+    turns = "interleaved" in scenario
     rates = [{"alone": 1}, {"mps": 1}, {"mps": 1}] if turns else [{"window": 1}] * int(scenario[0])
     cell = record(scenario, method, windows=rates)
-    cell["spec"] |= {"arm": arm, "measure": cell["spec"]["measure"] | measure}
+    cell["spec"] |= {"implementation": implementation, "measure": cell["spec"]["measure"] | measure}
     assert set(merged(cell)["flags"]) == {flag}
     assert set(merged(cell | {"status": "failed"})["flags"]) == {""}
 
@@ -282,9 +286,9 @@ def pair(curve, **options):
     return record("2x_a", "mps", rates=[1, 1], losses=[curve] * 2, **options)
 
 
-def test_the_alone_side_is_what_losses_are_held_against():
+def test_the_alone_condition_is_what_losses_are_held_against():
     losses = [[7.0, 6.0, 5.0]] * 4 + [[9.0, 9.0, 9.0]]
-    frame = merged(alternating(losses=losses), record("3x_a", "mps", rates=[1] * 3))
+    frame = merged(interleaved(losses=losses), record("3x_a", "mps", rates=[1] * 3))
     assert frame["loss_check"].tolist() == [ITSELF] + [AGREES] * 3 + [DIFFERS] + [AGREES] * 3
 
 
@@ -352,7 +356,9 @@ def test_members_are_held_against_alone_runs_of_their_own_code_where_there_are_a
     assert checks_of(*old, new[-1])["2x_a/paper_step/mps/r2"][0] == DIFFERS
 
 
-@pytest.mark.parametrize("other", [{"arm": "bf16"}, {"source": "real"}, {"limits": {"seed": 1}}])
+@pytest.mark.parametrize(
+    "other", [{"implementation": "bf16"}, {"source": "real"}, {"limits": {"seed": 1}}]
+)
 def test_only_members_of_a_kind_are_held_against_each_other(other):
     found = checks_of(*alone_runs([7.0, 6.0, 5.0], [7.0, 6.0, 5.0]), pair([1.0, 1.0, 1.0], **other))
     assert {verdict for verdict, _ in found.values()} == {AGREES, losses.NO_ALONE}

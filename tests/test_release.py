@@ -27,7 +27,7 @@ FULL = "5x_resnet152_imagenet_b256/paper_step/naive/r6"  # which ran out of memo
 NEVER_RUN = "3x_resnet152_imagenet_b32/paper_step/naive/r1"
 PAIR = Attempt("2x_resnet152_imagenet_b32/paper_step/mps/r1", 1)
 OTHER = Attempt("2x_resnet152_imagenet_b32/paper_step/mps/r3", 1)
-INTERLEAVED = Attempt("7x_resnet152_imagenet_b32--alternate/paper_step/alone-mps/r4", 1)
+INTERLEAVED = Attempt("7x_resnet152_imagenet_b32--interleaved/paper_step/alone-mps/r4", 1)
 # Written so that they are not in this file as a whole: the archive holds it.
 SECRET = "/".join(("", "home", "somebody", "data"))
 BOB = ".".join(("bob", "smith"))
@@ -157,7 +157,7 @@ def swapped_hosts(copy):
     """Two cells of two machines; each says that it is of the other's, with its GPU and session."""
     paths = [copy / attempt.folder / "run.json" for attempt in (PAIR, OTHER)]
     one, other = (json.loads(path.read_text("utf-8")) for path in paths)
-    for key in ("machine", "sitting"):
+    for key in ("machine", "session"):
         a, b = one["provenance"], other["provenance"]
         assert a[key] != b[key]
         a[key], b[key] = b[key], a[key]
@@ -320,11 +320,11 @@ def test_what_is_private(text, kind):
 MEASURED_ONCE = [f"{s}/paper_step/{m}" for s in SETS for m in ("naive", "mps")]
 
 
-def lay(folder: Path, block: int, machine: str = "", cells=MEASURED_ONCE) -> Path:
-    """A results folder with a block of the study that ships, as block 1."""
+def lay(folder: Path, replicate: int, machine: str = "", cells=MEASURED_ONCE) -> Path:
+    """A results folder with a replicate of the study that ships, as replicate 1."""
     for cell in cells:
         there = folder / "cells" / cell / "r1" / "a1"
-        shutil.copytree(SOURCE / "cells" / cell / f"r{block}" / "a1", there)
+        shutil.copytree(SOURCE / "cells" / cell / f"r{replicate}" / "a1", there)
 
         def moved(record: dict, cell: str = cell) -> None:
             record["cell"] |= {"id": f"{cell}/r1", "replicate": 1}
@@ -345,7 +345,7 @@ def there(folder: Path) -> dict[str, str]:
     return {n: d for n, d in manifest.digests(folder).items() if n.startswith("cells/")}
 
 
-def test_two_hosts_that_measured_the_same_block_stay_two_and_come_once(tmp_path):
+def test_two_hosts_that_measured_the_same_replicate_stay_two_and_come_once(tmp_path):
     results = tmp_path / "results"
     own, other = lay(results / "h200", 1), lay(tmp_path / "other", 2, "machine-0000000b")
     before = there(own)
@@ -360,7 +360,7 @@ def test_two_hosts_that_measured_the_same_block_stay_two_and_come_once(tmp_path)
     assert there(own) == after
 
 
-def test_a_block_that_went_on_elsewhere_stays_one(tmp_path):
+def test_a_replicate_that_went_on_elsewhere_stays_one(tmp_path):
     folder, other = tmp_path / "results" / "h200", tmp_path / "other"
     lay(folder, 1, cells=MEASURED_ONCE[:2])
     lay(other, 1, cells=MEASURED_ONCE[1:3])

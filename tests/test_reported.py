@@ -19,7 +19,7 @@ NUMBERS = by_id(frame(reported.estimates(ROWS)).drop_duplicates("id"))
 
 
 def one(quantity, source, scenario, method, job=""):
-    where = {"scenario": scenario, "arm": "paper_step", "method": method, "job": job}
+    where = {"scenario": scenario, "implementation": "paper_step", "method": method, "job": job}
     found = NUMBERS.get(identity(quantity, source=source, **where))
     return None if found is None else found.value
 
@@ -68,7 +68,12 @@ def test_the_pairs_work_is_what_its_jobs_take_alone():
 
 def test_what_is_known_of_bars_and_of_sets_without_any():
     for method in ("naive", "mps", "mig"):
-        where = {"scenario": f"7x_{L}", "arm": "paper_step", "method": method, "source": "SUIT25"}
+        where = {
+            "scenario": f"7x_{L}",
+            "implementation": "paper_step",
+            "method": method,
+            "source": "SUIT25",
+        }
         assert NUMBERS[identity("outcome", **where)].status == "out_of_memory"
     assert one("spread", "SUIT25", f"7x_{S}", "mig") == pytest.approx(35.1 / 34.7)
     assert one("spread", "SUIT25", f"2x_{S}", "mps") == pytest.approx(22.1 / 21.73)

@@ -138,11 +138,11 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(cell, metho
     monkeypatch.setattr(conductor, "second_context", visit)
     method.witness, method.place = witness, "MIG-{}".format
     task = cell()
-    measure = task.spec.measure.model_copy(update={"visit": True})
+    measure = task.spec.measure.model_copy(update={"second_context": True})
     task.spec = task.spec.model_copy(update={"measure": measure})
     record = task.record()
-    assert record.status == "completed" and record.flags == ["unvisited"]
-    assert record.host["unvisited"] == "cuInit: CUDA_ERROR_X"
+    assert record.status == "completed" and record.flags == ["no_second_context"]
+    assert record.host["no_second_context"] == "cuInit: CUDA_ERROR_X"
     visits = [(f"MIG-{i}", "/proc/no-mps") for i in range(2)]
     assert asked == [*visits, "witness", "witness"]
     assert "cuInit: CUDA_ERROR_X" in (task.folder / "log" / "conductor.log").read_text()
@@ -156,7 +156,7 @@ def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(cell, metho
     [
         ("{", "is no file of a job"),
         ({"specs": 1}, "specs: "),
-        ({"spec": {"members": []}}, "spec.arm: Field required"),
+        ({"spec": {"members": []}}, "spec.implementation: Field required"),
         ({}, "remove it to have it measured again"),  # it is measured: nothing is deleted
     ],
 )

@@ -85,7 +85,7 @@ def measured(module_studio):
     window = SHORT | {"window_s": 0.7, "warmup_s": 0.1}
     once = {"workloads": ["family", "dies", "large"], "counts": {1: ["naive"]}}
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
-    mixes = [departure | {"measure": {"kind": "departure"}, "departs": "hooked"}]
+    mixes = [departure | {"measure": {"kind": "departure"}, "leaving_workload": "hooked"}]
     work = {"hooked": 300, "printed": 40}
     mixes += [departure | {"measure": {"kind": "completion"}, "work": work}]
     made = study(ladders=[ladder, once], mixes=mixes, measure=window)

@@ -21,7 +21,7 @@ from workflow.collocation.record.run_json import Gpu, write
 from workflow.collocation.run.task import Task
 from workflow.collocation.spec.errors import ConfigError
 
-TURNS = {"kind": "alternate", "slices": 10, "slice_s": 1.0}
+TURNS = {"kind": "interleaved", "slices": 10, "slice_s": 1.0}
 TURNS = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": TURNS}
 
 
@@ -75,7 +75,7 @@ def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
     assert (session.folder / "complete").exists() == complete
 
 
-def test_sides_without_room_for_all_leave_the_study_incomplete(place):
+def test_conditions_without_room_for_all_leave_the_study_incomplete(place):
     plan(ladders=[TURNS])
     session = open_session(place)
     ends(session, "out_of_memory")
@@ -178,7 +178,9 @@ def test_a_record_that_is_bent_stops_no_planning(place, bent):
     path = Path("results", STUDY, "cells", job.path, "run.json")
     path.parent.mkdir(parents=True)
     shipped = next((ROOT / "results/h200/cells").glob("*/*/naive/r1/a1/run.json"))
-    names = dict(zip(("scenario", "arm", "method"), job.cell.id.split("/"), strict=False))
+    names = dict(
+        zip(("scenario", "implementation", "method"), job.cell.id.split("/"), strict=False)
+    )
     record = json.loads(shipped.read_text()) | {
         "study": STUDY,
         "cell": names | {"id": job.cell.id, "replicate": 1, "attempt": 1},

@@ -24,7 +24,7 @@ def spans(record: dict) -> tuple[int, int]:
 
 @pytest.fixture
 def several(tmp_path_factory, data):
-    """Two blocks of an alone cell and a pair, on a machine with two cards."""
+    """Two replicates of an alone cell and a pair, on a machine with two cards."""
     base = tmp_path_factory.mktemp("s")  # short, for the sockets of MPS daemons
     ladder = {"workloads": ["plain"], "counts": {1: ["naive"], 2: ["mps"]}}
     made = study(ladders=[ladder], replicates=2)
@@ -38,8 +38,8 @@ def cards(studio) -> list[str]:
     return [json.loads((each / "state.json").read_text())["uuid"] for each in there]
 
 
-def test_blocks_run_side_by_side_each_on_one_card(several):
-    first, other = (f"1x_plain/paper_step/naive/r{block}/a1" for block in (1, 2))
+def test_replicates_run_condition_by_condition_each_on_one_card(several):
+    first, other = (f"1x_plain/paper_step/naive/r{replicate}/a1" for replicate in (1, 2))
     hold = several.folder / "hold"
     hold.touch()
     several.surroundings["COLLOCATION_HOLD"] = str(hold)
@@ -66,13 +66,13 @@ def test_blocks_run_side_by_side_each_on_one_card(several):
     assert sum("completed in" in line for line in screen(seen)) == 4, seen
 
 
-def test_a_block_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other_waiting(several):
-    """Its blocks are put off, and measured by the next run, when it is free. With fewer GPUs than
-    before nothing is measured again.
+def test_a_replicate_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other_waiting(several):
+    """Its replicates are put off, and measured by the next run, when it is free. With fewer GPUs
+    than before nothing is measured again.
     """
     first, second = cards(several)
     machine.occupy(several.card, os.getpid())
-    alone = [f"1x_plain/paper_step/naive/r{block}/a1" for block in (1, 2)]
+    alone = [f"1x_plain/paper_step/naive/r{replicate}/a1" for replicate in (1, 2)]
     targets = [several.path(cell).as_posix() for cell in alone]
     run = several.start(*ALL[:4], "--", *targets, config={"wait": "2s"}).end()
     assert run.code == 1 and "the same command carries on" in run.output, run.output

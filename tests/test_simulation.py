@@ -13,7 +13,7 @@ from analysis.estimates import INTERVAL, by_id
 from analysis.records import flags
 from analysis.rules import Rules
 from tests.handmade import built as made
-from tests.simulator import ARM, BUSY_GAINS, Design, Job, Noise, simulate
+from tests.simulator import BUSY_GAINS, IMPLEMENTATION, Design, Job, Noise, simulate
 
 LAUNCH = [Job(f"thin{k}", 2000.0 + 300 * k, 0.15 + 0.05 * k) for k in range(10)]
 BUSY = [Job(f"thick{k}", 500.0 + 20 * k, 0.94 + 0.005 * k, BUSY_GAINS) for k in range(5)]
@@ -33,7 +33,7 @@ def covered():
         design = Design([*LAUNCH, *BUSY], counts=(3,), failing=0.05, unsteady=0.1)
         study, estimates = built(design, seed)
         for e in estimates.values():
-            true = study.true.get((e.quantity, e.scenario, e.arm, e.method, e.host))
+            true = study.true.get((e.quantity, e.scenario, e.implementation, e.method, e.host))
             # Of numbers that share their replicates only one is asked.
             asked = e.method == "mps" if e.jobs > 1 else e.quantity == "rate"
             if e.host and e.spread == INTERVAL and true is not None and asked:
@@ -61,16 +61,16 @@ TURNS.append(("3x_thin0+2x_thin1", "alone-naive-mps-mps"))
 
 @pytest.fixture(scope="module")
 def turns():
-    """(quantity, kind) → for each interval of one alternating cell of 60 rounds whether it holds
+    """(quantity, kind) → for each interval of one interleaved cell of 60 rounds whether it holds
     the truth, on hosts that are quiet and, where it is a ratio of rates, on others that drift.
     """
     found = defaultdict(list)
     for seed in range(24):
         noise = replace(QUIET, drift=0.03 * (seed % 2))
-        design = Design(LAUNCH, (), blocks=0, turns=TURNS, noise=noise)
+        design = Design(LAUNCH, (), replicates=0, turns=TURNS, noise=noise)
         study, estimates = built(design, seed)
         for e in estimates.values():
-            true = study.true.get((e.quantity, e.scenario, e.arm, e.method, e.host))
+            true = study.true.get((e.quantity, e.scenario, e.implementation, e.method, e.host))
             drifts = noise.drift and e.quantity in ("rate", "s")
             if e.host and e.spread == INTERVAL and true is not None and not drifts:
                 kind = "alone" if e.jobs == 1 else e.method
@@ -93,8 +93,10 @@ def turns():
         ("aa", "mps", 1.05),
     ],
 )
-def test_so_does_one_of_a_single_alternating_cell(turns, quantity, kind, widest):
-    """A drift of the host that is common to all sides is in no ratio. widest: high over low."""
+def test_so_does_one_of_a_single_interleaved_cell(turns, quantity, kind, widest):
+    """A drift of the host that is common to all conditions is in no ratio. widest: high over
+    low.
+    """
     hits, widths = zip(*turns[quantity, kind], strict=True)
     assert len(hits) >= 24
     assert 0.9 <= sum(hits) / len(hits) <= 1
@@ -102,23 +104,23 @@ def test_so_does_one_of_a_single_alternating_cell(turns, quantity, kind, widest)
 
 
 @pytest.mark.parametrize("cells", [2, 4])
-def test_so_do_those_of_several_alternating_cells(cells):
+def test_so_do_those_of_several_interleaved_cells(cells):
     """Four have a t interval, two reach from one end of their own to the other."""
     hits = []
     for seed in range(12):
         turns = [(f"7x_{job.name}", "alone-mps") for job in LAUNCH]
-        design = Design(LAUNCH, (), blocks=0, turns=turns, turn_cells=cells, noise=QUIET)
+        design = Design(LAUNCH, (), replicates=0, turns=turns, turn_cells=cells, noise=QUIET)
         study, estimates = built(design, seed)
         for e in estimates.values():
             if e.host and e.quantity == "stp" and e.jobs == 7:
                 assert e.n == cells
-                true = study.true["stp", e.scenario, e.arm, e.method, e.host]
+                true = study.true["stp", e.scenario, e.implementation, e.method, e.host]
                 hits.append(e.low <= true <= e.high)
     assert 0.92 <= sum(hits) / len(hits) <= (0.985 if cells > 2 else 1)
 
 
 def test_over_several_hosts_low_and_high_are_the_least_and_the_most_of_theirs():
-    design = Design([*LAUNCH[:3], *BUSY[:2]], hosts=4, blocks=3, failing=0.2, split=True)
+    design = Design([*LAUNCH[:3], *BUSY[:2]], hosts=4, replicates=3, failing=0.2, split=True)
     _, estimates = built(design, 1)
     by_place = defaultdict(list)
     for e in estimates.values():
@@ -139,29 +141,34 @@ def test_over_several_hosts_low_and_high_are_the_least_and_the_most_of_theirs():
 
 
 def _place(e):
-    return e.quantity, e.scenario, e.arm, e.method, e.window, e.job
+    return e.quantity, e.scenario, e.implementation, e.method, e.window, e.job
 
 
 def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
     """It joins those of the set and of the job alone; a host that measured each once has none."""
-    arms, hits = {ARM: 1.0, "graph": 3.0}, []
-    jobs = [replace(job, arms=arms) for job in (*LAUNCH, *BUSY)]
+    implementations, hits = {IMPLEMENTATION: 1.0, "graph": 3.0}, []
+    jobs = [replace(job, implementations=implementations) for job in (*LAUNCH, *BUSY)]
     for seed in range(11):
         study, estimates = built(Design(jobs, counts=(7,)), seed)
         for e in estimates.values():
-            if e.quantity == "over_fastest" and e.host and e.jobs == 7 and e.arm == ARM:
+            if (
+                e.quantity == "over_fastest"
+                and e.host
+                and e.jobs == 7
+                and e.implementation == IMPLEMENTATION
+            ):
                 one = e.scenario.replace("7x_", "1x_")
-                rate = study.true["rate", e.scenario, e.arm, e.method, e.host]
+                rate = study.true["rate", e.scenario, e.implementation, e.method, e.host]
                 best = study.true["rate", one, "graph", "naive", e.host]
                 hits.append(e.low <= rate / best <= e.high)
                 if "/graph" not in e.note:  # that way was read to be faster, by chance
                     continue
-                own = estimates[f"rate:{e.scenario}/{ARM}/{e.method}@{e.host}"]
+                own = estimates[f"rate:{e.scenario}/{IMPLEMENTATION}/{e.method}@{e.host}"]
                 base = estimates[f"rate:{one}/graph/naive@{e.host}"]
                 down = math.log(own.value / own.low), math.log(base.high / base.value)
                 assert math.log(e.value / e.low) == pytest.approx(math.hypot(*down))
     assert len(hits) > 300 and 0.93 <= sum(hits) / len(hits) <= 0.99
-    _, estimates = built(Design(jobs, counts=(7,), blocks=1), 1)
+    _, estimates = built(Design(jobs, counts=(7,), replicates=1), 1)
     assert all(e.spread == "none" for e in estimates.values() if e.quantity == "over_fastest")
 
 
@@ -187,15 +194,15 @@ def test_a_claim_is_never_judged_wrongly_on_all_hosts():
     """
     found = {True: Counter(), False: Counter()}
     for seed in range(12):
-        hosts, blocks = ((1, 5), (3, 2), (2, 4), (4, 1))[seed % 4]
-        design = Design(LAUNCH[:2] + BUSY[:1], counts=(3, 7), hosts=hosts, blocks=blocks)
+        hosts, replicates = ((1, 5), (3, 2), (2, 4), (4, 1))[seed % 4]
+        design = Design(LAUNCH[:2] + BUSY[:1], counts=(3, 7), hosts=hosts, replicates=replicates)
         study = simulate(design, seed)
         estimates = made(study)
         margin = (1.1, 1.2, 1.3)[seed // 4]
-        precise = "one" if blocks == 1 else "several"
+        precise = "one" if replicates == 1 else "several"
         for quantity in QUANTITIES:
             for scenario in ("7x_thin0", "3x_thin1", "7x_thick0"):
-                place = (quantity, scenario, ARM, "mps")
+                place = (quantity, scenario, IMPLEMENTATION, "mps")
                 points = [study.true[*place, f"h{h}"] for h in range(1, hosts + 1)]
                 low, high = min(points) / margin, max(points) * margin
                 rule = (quantity, scenario, "mps")
@@ -217,7 +224,7 @@ def test_at_its_bound_a_claim_is_seldom_contradicted():
         study = simulate(Design(LAUNCH, counts=(2,), methods=("mps",)), seed)
         estimates = made(study)
         for job in LAUNCH:
-            true = study.true["s", f"2x_{job.name}", ARM, "mps", "h1"]
+            true = study.true["s", f"2x_{job.name}", IMPLEMENTATION, "mps", "h1"]
             found[verdict(estimates, "s", f"2x_{job.name}", "mps", above=true)] += 1
     assert found["contradicted"] / found.total() < 0.06
     assert found["too imprecise"] / found.total() > 0.9
@@ -233,15 +240,15 @@ def random_design(seed):
         gains = {"naive": random.uniform(0.85, 1.0), "mps": random.uniform(0.95, most)}
         gract = random.uniform(0.9, 0.99) if busy else random.uniform(0.08, 0.7)
         jobs.append(Job(f"w{k}", random.uniform(300, 5000), gract, gains, random.uniform(1, 15)))
-    hosts, blocks = random.choice([(1, 5), (1, 3), (2, 3), (3, 2)])
-    return Design(jobs, (2, 3, 7), hosts=hosts, blocks=blocks, failing=0.03, unsteady=0.1)
+    hosts, replicates = random.choice([(1, 5), (1, 3), (2, 3), (3, 2)])
+    return Design(jobs, (2, 3, 7), hosts=hosts, replicates=replicates, failing=0.03, unsteady=0.1)
 
 
 def truth(study, option, job):
     """STP, slowdown of the slowest and memory (GB) of an option."""
     if option.n == 1:
         return 1.0, 1.0, job.memory
-    place = (f"{option.n}x_{job.name}", ARM, option.method)
+    place = (f"{option.n}x_{job.name}", IMPLEMENTATION, option.method)
     slow = [v for k, v in study.true.items() if k[:4] == ("slowdown_worst", *place)]
     stp, slowdown = study.true["stp", *place, ""], max(slow)  # no host may break the bound
     return stp, slowdown, 0.9 * option.n * job.memory
@@ -267,12 +274,12 @@ def asked(designs, truth_of):
 @pytest.mark.parametrize("ragged", [False, True])
 def test_advice_is_seldom_wrong(ragged):
     """Wrong: over 10 % of the throughput that its bounds allow lost, or a bound broken by 10 %.
-    Ragged: four hosts with a block each, and 30 % of the cells failing: options come from
+    Ragged: four hosts with a replicate each, and 30 % of the cells failing: options come from
     different ones.
     """
     designs = [random_design(seed) for seed in range(10)]
     if ragged:
-        designs = [replace(design, hosts=4, blocks=1, failing=0.3) for design in designs]
+        designs = [replace(design, hosts=4, replicates=1, failing=0.3) for design in designs]
 
     def rate(study, option, job):
         place = *option.stp.id[4:].split("/"), ""

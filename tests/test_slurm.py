@@ -47,17 +47,19 @@ def planned(studio: Studio) -> list[dict]:
     )
 
 
-def test_blocks_run_side_by_side_each_on_the_gpu_that_slurm_gave(studio, cluster, gpus):
+def test_replicates_run_condition_by_condition_each_on_the_gpu_that_slurm_gave(
+    studio, cluster, gpus
+):
     studio.gpu = "auto"
     ladder = {"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
     studio.write({"tiny": workload()}, drill=study(replicates=2, ladders=[ladder]))
-    first = [f"1x_tiny/paper_step/naive/r{block}/a1" for block in (1, 2)]
+    first = [f"1x_tiny/paper_step/naive/r{replicate}/a1" for replicate in (1, 2)]
     arguments = [*PROFILE, "--until", "collocate"]
     refused = studio.snakemake(*arguments, config={"gpu": 0})
     assert refused.code == 1 and "allowed: auto, cpu" in refused.output
     with studio.held(first[0], *arguments) as (run, hold):
-        # Both stand in their windows at once, whichever cell of a block is its first.
-        until(lambda: all(_started(studio, block) for block in (1, 2)), lambda: run.output)
+        # Both stand in their windows at once, whichever cell of a replicate is its first.
+        until(lambda: all(_started(studio, replicate) for replicate in (1, 2)), lambda: run.output)
         assert [state for _, state in cluster.queue()] == ["RUNNING", "RUNNING"]
         assert all(job["needs_gpu"] for job in planned(studio))
         hold.unlink()
@@ -93,13 +95,13 @@ def cut_short(studio: Studio, cluster: slurm.Slurm, done: int, happen) -> None:
     hold.unlink()
 
 
-def _started(studio: Studio, block: int) -> bool:
-    logs = studio.results.glob(f"cells/*/*/*/r{block}/a1/log/conductor.log")
+def _started(studio: Studio, replicate: int) -> bool:
+    logs = studio.results.glob(f"cells/*/*/*/r{replicate}/a1/log/conductor.log")
     return any("started:" in log.read_text() for log in logs)
 
 
-def test_whatever_ends_a_block_early_costs_no_cell_and_no_attempt(studio, cluster, gpus):
-    """One cell of the block is measured, the next one stands in its window when it happens."""
+def test_whatever_ends_a_replicate_early_costs_no_cell_and_no_attempt(studio, cluster, gpus):
+    """One cell of the replicate is measured, the next one stands in its window when it happens."""
     del gpus
     studio.gpu = "auto"
     names = [f"job{index}" for index in range(5)]
@@ -127,7 +129,7 @@ def test_whatever_ends_a_block_early_costs_no_cell_and_no_attempt(studio, cluste
 
 
 def test_a_study_has_the_same_tables_as_without_slurm(studio, cluster):
-    """On the CPU, which is one device: blocks wait for it in turn."""
+    """On the CPU, which is one device: replicates wait for it in turn."""
     ladder = {"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
     content = study(replicates=2, ladders=[ladder | {"measure": SHORT}])
     studio.write({"tiny": workload()}, drill=content)
@@ -144,7 +146,7 @@ def test_a_study_has_the_same_tables_as_without_slurm(studio, cluster):
 
 def _rows(path) -> list[tuple]:
     """Of a table: all that no clock has a part in."""
-    told = ["id", "cell", "scenario", "arm", "method", "quantity", "member", "window"]
+    told = ["id", "cell", "scenario", "implementation", "method", "quantity", "member", "window"]
     told += ["status", "replicates"]
     with path.open() as stream:
         return [tuple(row.get(key) for key in told) for row in csv.DictReader(stream)]

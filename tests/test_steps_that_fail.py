@@ -94,9 +94,7 @@ def test_a_clock_that_was_set_back_costs_no_cell(studio):
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_records_of_another_version_are_neither_read_nor_measured_again(
-    measured, tmp_path, version
-):
+def test_records_of_another_version_are_not_measured_again(measured, tmp_path, version):
     studio = measured.copy(tmp_path / "copy")
     path = studio.folder / studio.path(f"{CELL}/r1/a1")
     text = path.read_text()

@@ -95,7 +95,7 @@ def test_exported_schemas_are_those_of_the_models(tmp_path):
 STUDY_MISTAKES = r"""
 replicats: 3 | replicats: unknown key | did you mean 'replicates'?
 replicates: 0 | replicates: | equal to 1, got 0
-arms: [fast] | arms.0: | 'paper_step', 'paper_default' | got 'fast'
+implementations: [fast] | implementations.0: | 'paper_step', 'paper_default' | got 'fast'
 datasets: {cifar: {}} | datasets.cifar: | 'cifar10', 'digits' | got 'cifar' | (and 2 more)
 cores_for_workload: {resnet: 2} | cores_for_workload: unknown workload 'resnet' | SMALL
 measure: {kind: completion} | ladders.0: a completion is measured of 'mixes' only
@@ -108,14 +108,15 @@ ladders.0.counts: {1: [mp]} | ladders.0.counts.1.0: 'mp' is not allowed | did yo
 ladders.0.counts: {0: [naive]} | counts.0 | equal to 1, got 0
 ladders.0.counts: {8: [naive, mig]} | ladders.0.counts.8: 'mig' takes 1 to 7 members, not 8
 ladders.0.counts: {5: [mig_1g2x]} | ladders.0.counts.5: 'mig_1g2x' takes 1 to 4 members, not 5
-ladders.0: {workloads: [SMALL], counts: {2: [naive]}, arms: [graph], input: files} | \
-    ladders.0.arms: 'graph' captures the step of 'SMALL' in a CUDA graph: loader processes
+ladders.0: {workloads: [SMALL], counts: {2: [naive]}, implementations: [graph], input: files} | \
+    ladders.0.implementations: 'graph' captures the step of 'SMALL' | loader processes
 mixes.0.members: {nothing_like_it: 1} | mixes.0: unknown workload 'nothing_like_it' | SMALL, 
 mixes.0.members: {SMALL: 48, LARGE: 1} | mixes.0.methods: 'naive' takes 1 to 48 members, not 49
 mixes.0.methods: [naive, mig] | mixes.0: MIG needs a slice for | SMALL | LARGE | 'slices'
 mixes.0.slices: {SMALL: 1g, LARGE: half} | mixes.0.slices.LARGE: | got 'half'
-mixes.0.departs: DLRM | mixes.0: | 'DLRM' is not among | SMALL
-mixes.0.departs: SMALL | mixes.0.departs: allowed with measure {kind: departure} only
+mixes.0.leaving_workload: DLRM | mixes.0: | 'DLRM' is not among | SMALL
+mixes.0.leaving_workload: SMALL | \
+    mixes.0.leaving_workload: allowed with measure {kind: departure} only
 mixes.0: {members: {SMALL: 1, LARGE: 1}, methods: [mig_4g], slices: {SMALL: 4g, LARGE: 4g}} | \
     mixes.0.methods: 'mig_4g' takes 1 to 1 members, not 2
 mixes.0: {members: {SMALL: 1, DLRM: 1}, methods: [naive], measure: {kind: completion}, \
@@ -138,13 +139,13 @@ def test_mistakes_in_a_study(load, mistake):
 
 def test_the_study_that_the_mistakes_are_made_in_is_right(load):
     assert load(STUDY).replicates == 3
-    assert load(change(STUDY, "arms", ["graph"])).arms == ["graph"]
+    assert load(change(STUDY, "implementations", ["graph"])).implementations == ["graph"]
     refused(lambda: load({"description": "x"}), "mine.yaml: ", "'ladders' or 'mixes'")
 
 
 def test_a_study_or_a_file_that_is_not_there(tmp_path):
     refused(lambda: settings.read_yaml(tmp_path / "no.yaml"), "no.yaml: cannot be read: No such")
-    words = "archive, arms, h100, h200, kick, methods, paper", "; did you mean 'paper'?"
+    words = "archive, implementations, h100, h200, kick, methods, paper", "; did you mean 'paper'?"
     refused(lambda: load_study(STUDIES, "papr", WORKLOADS), "--config: study: 'papr'", *words)
 
 
@@ -247,8 +248,8 @@ def test_catalogues_that_are_none(load):
     ("path", "value", "said"),
     [
         ("input", "files", "input: the command 'mine' reads its own"),
-        ("arms", ["graph"], "arms: 'graph' captures the step of 'mine'"),
-        ("measure", {"kind": "alternate"}, "measure.kind: 'mine' is a command"),
+        ("arms", ["graph"], "implementations: 'graph' captures the step of 'mine'"),
+        ("measure", {"kind": "interleaved"}, "measure.kind: 'mine' is a command"),
     ],
 )
 def test_what_a_study_cannot_ask_of_a_command(load, path, value, said):

@@ -113,7 +113,7 @@ def test_what_is_missing_is_none_and_the_longest_time_without_a_row():
 
 
 def test_of_slices_only_readings_count_that_lie_in_them():
-    """Two sides in turns of a second; what is a mean over some of both counts for neither."""
+    """Two conditions in turns of a second; what is a mean over some of both counts for neither."""
     lines = watched()
     for row in lines.gpu:
         busy = (row["t"] - S // 10) // S % 2  # what a rate is a mean over, since the row before

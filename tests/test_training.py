@@ -54,8 +54,8 @@ def test_files_are_read_ahead_over_the_end_of_a_pass(workers, ahead):
 
 
 def crops(size: int, margin: int, n: int, batch: int, seed: int) -> inputs.ResidentImages:
-    side = size + margin
-    arrays = {"images": np.zeros((n, 3, side, side), np.uint8), "labels": np.arange(n)}
+    condition = size + margin
+    arrays = {"images": np.zeros((n, 3, condition, condition), np.uint8), "labels": np.arange(n)}
     spec = {"input_size": size, "batch_size": batch, "seed": seed, "channels_last": False}
     return inputs.ResidentImages(arrays, spec, CPU)
 
@@ -287,7 +287,7 @@ def test_weights_and_order_do_not_depend_on_threads(tmp_path, monkeypatch, kind)
     assert all(map(torch.equal, *found)) and len(found[0]) > 10
 
 
-def test_a_large_table_is_a_block_again_and_again(monkeypatch):
+def test_a_large_table_is_a_replicate_again_and_again(monkeypatch):
     monkeypatch.setattr(dlrm, "BLOCK", 101)
     torch.manual_seed(1)
     table = dlrm._fill(torch.empty(400, 8))

@@ -21,7 +21,7 @@ import vl_convert
 from analysis import advice, estimates, labels
 from analysis.choose import on_cpu, scope, update
 from analysis.quantities import QUANTITIES
-from workflow.collocation.spec.names import TWIN, arm_order, parse_scenario
+from workflow.collocation.spec.names import TWIN, implementation_order, parse_scenario
 
 HERE = Path(__file__).parent
 SHOWN = ("stp", "rate", "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
@@ -42,7 +42,7 @@ def _row(e: estimates.Row) -> dict:
     low, high = (e.low, e.high) if e.low == e.low else (e.value, e.value)
     return {
         "job": parsed.family + (f"--{parsed.variant}" if parsed.variant else ""),
-        "arm": e.arm,
+        "implementation": e.implementation,
         "quantity": e.quantity,
         "jobs": parsed.n,
         "count": " + ".join(str(n) for _, n in parsed.parts),
@@ -86,11 +86,16 @@ def data(folder: Path) -> dict:
         "said": scope(found)[0],
         "rows": every,
         "jobs": dict(sorted(named.items(), key=lambda item: ("+" in item[1], item[1]))),
-        "arms": {a: labels.arm(a) for a in sorted({row["arm"] for row in every}, key=arm_order)},
+        "implementations": {
+            a: labels.implementation(a)
+            for a in sorted({row["implementation"] for row in every}, key=implementation_order)
+        },
         "quantities": {n: q.title + (f", {q.unit}" if q.unit else "") for n, q in titles.items()},
         "meanings": {name: q.meaning for name, q in titles.items()},
         "first": FIRST,
-        "advice": {f"{a.job}/{a.arm}": " ".join(a.sentences()) for a in advised if a.sets},
+        "advice": {
+            f"{a.job}/{a.implementation}": " ".join(a.sentences()) for a in advised if a.sets
+        },
         "chart": chart().to_dict(),
     }
 

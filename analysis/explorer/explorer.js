@@ -2,8 +2,8 @@
 // Shows what the page holds: it chooses numbers, and computes none.
 const held = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
-const CHOICES = ["job", "arm", "quantity"];
-const state = { job: held.first[0], arm: held.first[1], quantity: "stp" };
+const CHOICES = ["job", "implementation", "quantity"];
+const state = { job: held.first[0], implementation: held.first[1], quantity: "stp" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const having = (wanted) => held.rows.filter((row) => Object.entries(wanted).every(([name, value]) => row[name] === value));
@@ -13,12 +13,12 @@ function options() {
   const shared = (rows) => rows.some((row) => row.jobs > 1);
   const jobs = Object.keys(held.jobs);
   if (!jobs.includes(state.job)) state.job = jobs.find((job) => shared(having({ job }))) ?? jobs[0];
-  const arms = Object.keys(held.arms).filter((arm) => having({ job: state.job, arm }).length);
-  if (!arms.includes(state.arm)) state.arm = arms.find((arm) => shared(having({ job: state.job, arm }))) ?? arms[0];
+  const implementations = Object.keys(held.implementations).filter((implementation) => having({ job: state.job, implementation }).length);
+  if (!implementations.includes(state.implementation)) state.implementation = implementations.find((implementation) => shared(having({ job: state.job, implementation }))) ?? implementations[0];
   const quantities = Object.keys(held.quantities)
-    .filter((quantity) => having({ job: state.job, arm: state.arm, quantity }).length);
+    .filter((quantity) => having({ job: state.job, implementation: state.implementation, quantity }).length);
   if (!quantities.includes(state.quantity)) [state.quantity] = quantities;
-  return { job: jobs, arm: arms, quantity: quantities };
+  return { job: jobs, implementation: implementations, quantity: quantities };
 }
 
 function row(each) {
@@ -28,13 +28,13 @@ function row(each) {
 }
 
 async function draw() {
-  const names = { job: held.jobs, arm: held.arms, quantity: held.quantities };
+  const names = { job: held.jobs, implementation: held.implementations, quantity: held.quantities };
   const found = options();
   for (const name of CHOICES)
     $(name).replaceChildren(...found[name].map((value) => new Option(names[name][value], value, false, value === state[name])));
   const rows = having(state);
   rows.sort((a, b) => a.jobs - b.jobs);
-  $("advice").textContent = held.advice[`${state.job}/${state.arm}`] ?? "";
+  $("advice").textContent = held.advice[`${state.job}/${state.implementation}`] ?? "";
   $("title").textContent = held.quantities[state.quantity];
   $("meaning").textContent = held.meanings[state.quantity];
   document.querySelector("tbody").replaceChildren(...rows.map(row));

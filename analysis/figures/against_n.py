@@ -11,7 +11,7 @@ from analysis import estimates as table
 from analysis import labels
 from analysis.choose import place, way
 from analysis.figures import Drawing, figure, select, style
-from workflow.collocation.spec.names import arm_order
+from workflow.collocation.spec.names import implementation_order
 
 
 @figure(
@@ -23,8 +23,10 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     rates = select.copies(estimates, "rate")
     rates = rates[rates["method"].isin(style.METHODS)]
     jobs = select.sets(rates).groupby("workload")
-    sizes = pd.DataFrame({"arms": jobs["arm"].nunique(), "sets": jobs.size()})
-    chosen = list(sizes.sort_values(["arms", "sets"], ascending=False).index[: select.MOST])
+    sizes = pd.DataFrame({"implementations": jobs["implementation"].nunique(), "sets": jobs.size()})
+    chosen = list(
+        sizes.sort_values(["implementations", "sets"], ascending=False).index[: select.MOST]
+    )
     if not chosen:
         return None
     columns = min(len(chosen), 3)
@@ -35,8 +37,12 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         rows = rates[rates["workload"] == workload]
         style.counts(axes, rows["jobs"])
         axes.set_title(labels.job(workload))
-        for arm in sorted(set(rows["arm"]), key=arm_order):
-            _lines(axes, rows[rows["arm"] == arm], labels.arm(arm) if axes is panels[0] else "")
+        for implementation in sorted(set(rows["implementation"]), key=implementation_order):
+            _lines(
+                axes,
+                rows[rows["implementation"] == implementation],
+                labels.implementation(implementation) if axes is panels[0] else "",
+            )
         for e in table.of(estimates, "fastest_rate", scenario=f"1x_{workload}").itertuples():
             axes.axhline(e.value, color=style.PALE, linewidth=0.9, zorder=0)
         axes.set_ylim(0, 1.08 * rows[["value", "high"]].max(axis=None))
@@ -47,7 +53,7 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
 
 def _lines(axes: Axes, rows: pd.DataFrame, name: str) -> None:
     """A line for each method that sets were measured under, from one job alone on; one is named."""
-    colour = labels.ARM_COLOURS.get(rows["arm"].iloc[0], labels.GREY)
+    colour = labels.ARM_COLOURS.get(rows["implementation"].iloc[0], labels.GREY)
     one = rows[(rows["jobs"] == 1) & (rows["method"] == "naive")]
     methods = [m for m in style.METHODS if m in set(rows["method"][rows["jobs"] > 1])]
     for method in methods or ["naive"]:
@@ -60,8 +66,10 @@ def _lines(axes: Axes, rows: pd.DataFrame, name: str) -> None:
 def _title(estimates: pd.DataFrame) -> str:
     """What rewriting gains, and what sharing adds; or the most that sharing gains."""
     shared = select.sets(select.copies(estimates, "over_fastest"))
-    rewritten = select.copies(estimates, "alone_over_paper")[["workload", "arm", "value"]]
-    both = shared.merge(rewritten, on=["workload", "arm"], suffixes=("", "_rewritten"))
+    rewritten = select.copies(estimates, "alone_over_paper")[
+        ["workload", "implementation", "value"]
+    ]
+    both = shared.merge(rewritten, on=["workload", "implementation"], suffixes=("", "_rewritten"))
     if not both.empty:
         best = select.best(both)
         gain, then = labels.number(best.value_rewritten), labels.number(best.value)

@@ -6,9 +6,9 @@ import pandas as pd
 
 from analysis import estimates as table
 from analysis.figures.style import METHODS
-from workflow.collocation.spec.names import CONTROL_ARMS, TWIN, parse_scenario
+from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, TWIN, parse_scenario
 
-PLACE = ["scenario", "arm", "method"]
+PLACE = ["scenario", "implementation", "method"]
 MOST = 6  # series of a panel, or panels of a figure
 SETS_OF_EACH = 1 / 4  # a job with fewer sets, as a share of the most, is no series
 
@@ -22,7 +22,7 @@ def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame
     alike = parsed.map(lambda each: not each.mixed and not each.variant).astype(bool)
     rows = rows.assign(workload=[each.parts[0][0] for each in parsed])
     return rows[alike & rows["value"].notna() & (rows["method"] != TWIN)
-                & ~rows["arm"].isin(CONTROL_ARMS)]  # fmt: skip
+                & ~rows["implementation"].isin(CONTROL_IMPLEMENTATIONS)]  # fmt: skip
 
 
 def sets(rows: pd.DataFrame) -> pd.DataFrame:
@@ -31,13 +31,13 @@ def sets(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def series(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-    """(workload, arm) → its numbers by jobs, of those that were measured in the most sets; rows
-    of methods that are not drawn are left out.
+    """(workload, implementation) → its numbers by jobs, of those that were measured in the most
+    sets; rows of methods that are not drawn are left out.
     """
-    counted = sets(rows).groupby(["workload", "arm"], sort=False).size()
+    counted = sets(rows).groupby(["workload", "implementation"], sort=False).size()
     counted = counted[counted > SETS_OF_EACH * counted.max()]
     chosen = set(counted.sort_values(ascending=False, kind="stable").index[:MOST])
-    found = rows[rows["method"].isin(METHODS)].groupby(["workload", "arm"], sort=False)
+    found = rows[rows["method"].isin(METHODS)].groupby(["workload", "implementation"], sort=False)
     return {key: each.sort_values("jobs") for key, each in found if key in chosen}
 
 

@@ -28,8 +28,8 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
     gains = select.copies(estimates, "stp", method="mps")
     smact = select.copies(estimates, "smact", method="naive")
-    smact = smact[smact["jobs"] == 1].set_index(["workload", "arm"])["value"]
-    keys = list(zip(gains["workload"], gains["arm"], strict=True))
+    smact = smact[smact["jobs"] == 1].set_index(["workload", "implementation"])["value"]
+    keys = list(zip(gains["workload"], gains["implementation"], strict=True))
     gains = gains.assign(smact=smact.reindex(keys).to_numpy())
     gains = gains[(gains["jobs"] > 1) & gains["smact"].notna()]
     if gains.empty:
@@ -42,11 +42,11 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
         own = gains[gains["jobs"] == n]
         style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
         axes.plot(activity, predicted(n, activity), color=colour, linewidth=0.8, alpha=0.6)
-    named = largest = select.largest(gains, ["workload", "arm"])
+    named = largest = select.largest(gains, ["workload", "implementation"])
     if len(largest) > MOST_NAMES:  # then of each job the way of writing that gains most
         named = largest.loc[largest.groupby("workload")["value"].idxmax()]
     for e in named.itertuples():
-        style.end(axes, e.smact, e.value, labels.job(e.workload, e.arm), style.INK)
+        style.end(axes, e.smact, e.value, labels.job(e.workload, e.implementation), style.INK)
     axes.set(xlabel="SMACT of one job alone", ylabel="throughput gain (STP)", xlim=(0, 1.02))
     style.percent(axes)
     style.ratios(axes, "y")
@@ -93,7 +93,9 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
         return None
     shown = select.sets(pd.concat(found.values()))
     rows = list(shown.itertuples())
-    drawn, axes = style.rows(f"{labels.job(e.workload, e.arm)}, {e.jobs} jobs" for e in rows)
+    drawn, axes = style.rows(
+        f"{labels.job(e.workload, e.implementation)}, {e.jobs} jobs" for e in rows
+    )
     style.dots(axes, np.arange(len(shown)), shown, **style.look("mps"), zorder=3)
     for place, e in enumerate(rows):
         hosts = table.on_hosts(estimates, e)["value"] if e.hosts > 1 else []
@@ -114,7 +116,7 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     both = select.beside(overlap, estimates, "stp")
     if both.empty:
         return None
-    shown = select.largest(both, ["workload", "arm", "method"])
+    shown = select.largest(both, ["workload", "implementation", "method"])
     shown = shown.sort_values("value", ascending=False, ignore_index=True)
     drawn, axes = style.rows(style.set_names(shown))
     for method, own in shown.groupby("method"):

@@ -68,7 +68,9 @@ def path(axes: Axes, rows: pd.DataFrame, name: str = "", x: str = "jobs", **styl
 
 
 def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
-    """A colour for each (workload, arm), a line for each method over a column; one is named."""
+    """A colour for each (workload, implementation), a line for each method over a column; one is
+    named.
+    """
     for place, (key, rows) in enumerate(found.items()):
         shown = [method for method in METHODS if method in set(rows["method"])]
         named = "mps" if "mps" in shown else shown[0]
@@ -102,7 +104,7 @@ def rows(names: Iterable[str]) -> tuple[Figure, Axes]:
 def set_names(rows: pd.DataFrame) -> list[str]:
     """`ResNet26 b32, 7 MPS`, or `ResNet26 b32 alone`."""
     return [
-        labels.job(e.workload, e.arm)
+        labels.job(e.workload, e.implementation)
         + (" alone" if e.jobs == 1 else f", {e.jobs} {labels.method(e.method)}")
         for e in rows.itertuples()
     ]

@@ -53,7 +53,9 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     rows = select.copies(estimates, "rate_cv")
     rows = pd.concat(select.series(rows).values() or [rows.iloc[:0]])
     alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
-    largest = rows["jobs"] == rows.groupby(["workload", "arm", "method"])["jobs"].transform("max")
+    largest = rows["jobs"] == rows.groupby(["workload", "implementation", "method"])[
+        "jobs"
+    ].transform("max")
     shown = rows[alone | (largest & (rows["jobs"] > 1))].reset_index(drop=True)
     if shown.empty:
         return None

@@ -20,7 +20,7 @@ from workflow.collocation.spec.names import (
     BEFORE,
     COMPLETION,
     TWIN,
-    arm_order,
+    implementation_order,
     method_order,
     parse_scenario,
     scenario_id,
@@ -74,7 +74,10 @@ def _rows(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def _named(e: Row) -> dict[str, str]:
-    return {"job": labels.scenario(e.scenario, count=False), "written": labels.arm(e.arm)}
+    return {
+        "job": labels.scenario(e.scenario, count=False),
+        "written": labels.implementation(e.implementation),
+    }
 
 
 def _count(e: Row) -> str:
@@ -97,25 +100,29 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     best: dict[tuple, list] = defaultdict(list)
     for e in _rows(stps[(stps["jobs"] > 1) & (stps["method"] != TWIN)]):
         parsed, rate = parse_scenario(e.scenario), table.get(estimates, "rate", **place(e))
-        best[e.arm, parsed.family, parsed.variant] += [(rate.value if rate else 0.0, e.value, e)]
+        best[e.implementation, parsed.family, parsed.variant] += [
+            (rate.value if rate else 0.0, e.value, e)
+        ]
     chosen = [max(own, key=lambda found: found[:2])[2] for own in best.values()]
     rows = []
-    for e in sorted(chosen, key=lambda e: (arm_order(e.arm), -e.value)):
+    for e in sorted(chosen, key=lambda e: (implementation_order(e.implementation), -e.value)):
         parsed = parse_scenario(e.scenario)
         one = "" if parsed.mixed else scenario_id({parsed.parts[0][0]: 1}, parsed.variant)
-        alone = _numbers(estimates, ONE, scenario=one, arm=e.arm, method="naive")
+        alone = _numbers(
+            estimates, ONE, scenario=one, implementation=e.implementation, method="naive"
+        )
         run = {"run": f"{_count(e)} {way(e.method)}"}
         rows.append(_named(e) | alone | run | _numbers(estimates, GAIN, **place(e)))
     return pd.DataFrame(rows)
 
 
 def alone(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Every job alone as a plain process, in each way in which it was written."""
+    """Every job alone as a separate process, in each way in which it was written."""
     planned = table.of(estimates, "outcome", method="naive")
     planned = planned[planned["jobs"] == 1].sort_values("scenario", kind="stable")
     return pd.DataFrame(
         [
-            {"job": labels.scenario(e.scenario), "written": labels.arm(e.arm)}
+            {"job": labels.scenario(e.scenario), "written": labels.implementation(e.implementation)}
             | _numbers(estimates, ALONE, **place(e))
             for e in _rows(planned)
             if table.get(estimates, "rate", **place(e))
@@ -248,7 +255,7 @@ def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
             # A job alone changes its speed with its host.
             most = 10 * bound if quantity == "aa" and e.jobs == 1 else bound
             said = {"compared": title, "jobs": labels.scenario(e.scenario)}
-            said |= {"written": labels.arm(e.arm), "machine": e.host}
+            said |= {"written": labels.implementation(e.implementation), "machine": e.host}
             said |= {"ratio": Number(e, as_.precise), "of": Number(e, as_.how_many)}
             rows.append(said | {"within its bound": f"{_within(e, most)} ({100 * most:g} %)"})
     return pd.DataFrame(rows)
@@ -296,7 +303,11 @@ def summary(found: Iterable[Advice]) -> pd.DataFrame:
     """What to run of each job that was measured in sets, on one line."""
     return pd.DataFrame(
         [
-            {"job": labels.job(each.job), "written": labels.arm(each.arm), "run": each.knee.label}
+            {
+                "job": labels.job(each.job),
+                "written": labels.implementation(each.implementation),
+                "run": each.knee.label,
+            }
             | _of_option(each.knee)
             | {"measured in": Number(each.knee.stp, as_.how_many)}
             for each in found
@@ -307,7 +318,11 @@ def summary(found: Iterable[Advice]) -> pd.DataFrame:
 
 def alone_only(found: Iterable[Advice]) -> str:
     """Jobs of which no copies were measured together, by name."""
-    names = (f"{labels.job(a.job)}, {labels.arm(a.arm)}" for a in found if not a.sets)
+    names = (
+        f"{labels.job(a.job)}, {labels.implementation(a.implementation)}"
+        for a in found
+        if not a.sets
+    )
     return "; ".join(dict.fromkeys(names))
 
 
@@ -320,7 +335,7 @@ def advice(found: Iterable[Advice]) -> pd.DataFrame:
     """Every measured option of every job."""
     return pd.DataFrame(
         [
-            {"job": each.job, "written": each.arm, "run": option.label, "jobs": option.n}
+            {"job": each.job, "written": each.implementation, "run": option.label, "jobs": option.n}
             | {"method": option.method, "pareto": "yes" if option in each.pareto else ""}
             | {"chosen": _chosen(each, option)}
             | _of_option(option)

@@ -24,7 +24,7 @@ from analysis.figures import INDEX
 from analysis.pages import PAGES, TABLES, contents, spelling, tables
 from analysis.pages.spelling import known, plain
 from analysis.rules import read as read_rules
-from workflow.collocation.spec.names import CONTROL_ARMS, arm_order
+from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, implementation_order
 
 ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
 # Markdown, not HTML: `plain` escapes what is not ours.
@@ -51,7 +51,7 @@ class Study:
         self.judged = claims.judged(read_rules(rules), self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
         found = sorted(advice.advise(self.estimates), key=_gain)
-        self.advice = sorted(found, key=lambda each: arm_order(each.arm))
+        self.advice = sorted(found, key=lambda each: implementation_order(each.implementation))
         self.common = advice.common(self.advice)
         self.unmeasured = advice.unmeasured(self.estimates, self.advice)
         listed = folder / "raw.sha256"
@@ -149,7 +149,11 @@ def _foremost(found: Iterable[Advice]) -> list[Advice]:
 
     def does(each: Advice) -> tuple[bool, float, float]:
         rate = each.knee.rate
-        return each.arm not in CONTROL_ARMS, rate.value if rate else 0.0, each.knee.stp.value
+        return (
+            each.implementation not in CONTROL_IMPLEMENTATIONS,
+            rate.value if rate else 0.0,
+            each.knee.stp.value,
+        )
 
     best: dict[str, Advice] = {}
     for each in (each for each in found if each.sets and each.knee):
@@ -174,7 +178,7 @@ def closing_lines(folder: Path) -> str:
     for each in chosen[:8]:
         said = each.sentences()
         better = f" {said[-1]}" if each.rewrite else ""
-        lines.append(f"{labels.job(each.job, each.arm)}: {said[0]}{better}")
+        lines.append(f"{labels.job(each.job, each.implementation)}: {said[0]}{better}")
     lines.append(f"Read in {folder}: results.md, advice.md, claims.md, belief.md, explorer.html")
     there = "" if folder.parent == Path("results") else f" CONFIG=results={folder.parent}"
     lines.append(f"Where a number comes from: make explain STUDY={folder.name}{there} ID=...")

@@ -13,7 +13,7 @@ from analysis.pages.spelling import NOTHING, Spell, known, plain
 from analysis.records import flags
 from workflow.collocation.spec.names import no_formula
 
-MARKS = {flags.ABOVE_COUNT: r"\*", flags.UNVISITED: "‡"}
+MARKS = {flags.ABOVE_COUNT: r"\*", flags.NO_SECOND_CONTEXT: "‡"}
 BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "over_fastest")  # quantities marked ‡
 
 
@@ -30,7 +30,7 @@ class Number:
         if not known(self.of) or self.spell is spelling.how_many:
             return []
         found = [flag for flag in flags.split(self.of.flags) if flag in MARKS]
-        return [f for f in found if f != flags.UNVISITED or self.of.quantity in BY_IT]
+        return [f for f in found if f != flags.NO_SECOND_CONTEXT or self.of.quantity in BY_IT]
 
 
 def csv(frame: pd.DataFrame) -> str:

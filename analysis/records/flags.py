@@ -1,6 +1,6 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own stand in run.json; uneven, unverified and unvisited follow from its record
+The runner's own stand in run.json; uneven, unverified and no_second_context follow from its record
 (analysis.records.merge), the others from several cells (analysis.runs, analysis.publish).
 """
 
@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-UNEVEN, UNVERIFIED, UNVISITED, UNSTEADY = "uneven", "unverified", "unvisited", "unsteady"
+UNEVEN, UNVERIFIED, NO_SECOND_CONTEXT, UNSTEADY = (
+    "uneven",
+    "unverified",
+    "no_second_context",
+    "unsteady",
+)
 MIXED_CODE, MIXED_DATA, ABOVE_COUNT = "mixed_code", "mixed_data", "above_count"
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
 # median of the others was held up by something, or slept.
@@ -23,8 +28,8 @@ MEANINGS = {
     "throttled": "GPU throttled by heat or hardware",
     "power_capped": "GPU held at its power limit",
     "stalled": "a job made no step for over a twentieth of the window",
-    UNVISITED: "no other process opened CUDA: a graph alone may be up to 10 % too slow, gains over "
-    "it too high",
+    NO_SECOND_CONTEXT: "no other process opened CUDA: a graph alone may be up to 10 % too slow, "
+    "gains over it too high",
     "shared_gpu": "somebody else's process on the GPU",
     "cores_shared": "members share CPUs",
     "hyperthreads_shared": "members share physical cores",

@@ -1,11 +1,11 @@
 """Was the same work done? Each member's losses against those of alone runs of its workload.
 
-Members of equal workload, arm, input, seed, data source and GPU model train on the same batches
-from the same weights. The median of their alone runs' losses, step by step, is the reference: of
-runs of the same code, where there are any, since another version may draw other weights. The
-first loss says whether weights and batch are the same, the early ones whether the member learns as
-the alone runs do. Later ones say little: training magnifies rounding, and each process rounds in
-its own way.
+Members of equal workload, implementation, input, seed, data source and GPU model train on the same
+batches from the same weights. The median of their alone runs' losses, step by step, is the
+reference: of runs of the same code, where there are any, since another version may draw other
+weights. The first loss says whether weights and batch are the same, the early ones whether the
+member learns as the alone runs do. Later ones say little: training magnifies rounding, and each
+process rounds in its own way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from workflow.collocation.record.run_json import Member, Record
-from workflow.collocation.spec.names import parse_scenario, sides_of
+from workflow.collocation.spec.names import conditions_of, parse_scenario
 
 AGREES, DIFFERS = "agrees", "differs"
 NO_ALONE, NO_LOSS = "no alone run", "no loss recorded"
@@ -54,7 +54,11 @@ def members_of(record: Record) -> list[Losses]:
     found = []
     for member in record.members:
         own = record.jobs[member.member]
-        about = own.get("workload"), cell.arm, json.dumps(own.get("input"), sort_keys=True)
+        about = (
+            own.get("workload"),
+            cell.implementation,
+            json.dumps(own.get("input"), sort_keys=True),
+        )
         seed = own.get("seed", spec.get("seed"))
         kind = (*about, seed, sources.get(own.get("dataset")), record.gpu and record.gpu.name)
         name, code = (cell.id, cell.attempt, member.member), record.provenance.get("digest")
@@ -66,11 +70,12 @@ def members_of(record: Record) -> list[Losses]:
 
 
 def _alone(record: Record, member: Member) -> bool:
-    """Whether it is the plain job alone of a completed interleaved cell."""
-    sides = sides_of(record.cell.scenario, record.cell.method)
-    own = [sides[name] for name in member.windows if name in sides]
+    """Whether it is the job alone of a completed interleaved cell."""
+    conditions = conditions_of(record.cell.scenario, record.cell.method)
+    own = [conditions[name] for name in member.windows if name in conditions]
     return record.status == "completed" and any(
-        side.method == "naive" and parse_scenario(side.scenario).n == 1 for side in own
+        condition.method == "naive" and parse_scenario(condition.scenario).n == 1
+        for condition in own
     )
 
 

@@ -20,7 +20,7 @@ from analysis.records.untrusted_files import one_line, read_table
 from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Member, Record
 from workflow.collocation.record.series import Series
-from workflow.collocation.spec.names import ALTERNATE, BEFORE, COMPLETION, family_of
+from workflow.collocation.spec.names import BEFORE, COMPLETION, INTERLEAVED, family_of
 
 CARD = "gpu"  # the entity of the whole card
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
@@ -53,10 +53,10 @@ def _cell_columns(record: Record) -> dict:
     gpu = record.gpu.model_dump() if record.gpu else {}
     versions = provenance.get("versions") or {}
     return {
-        **cell.model_dump(include={"scenario", "arm", "method", "attempt"}),
+        **cell.model_dump(include={"scenario", "implementation", "method", "attempt"}),
         "study": record.study,
         "cell": cell.id,
-        "block": cell.replicate,
+        "replicate": cell.replicate,
         "n": len(record.jobs),
         **{key: getattr(record, key) for key in ("status", "reason", "phase", "device")},
         "measure": (spec.get("measure") or {}).get("kind", "window"),
@@ -67,7 +67,7 @@ def _cell_columns(record: Record) -> dict:
         "method_verified": record.method.verified,
         **{key: versions.get(key) for key in ("torch", "timm", "python")},
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
-        "session": provenance.get("sitting"),
+        "session": provenance.get("session"),
         "total_s": record.timing.get("total_s"),
         "other_gpus_busy": record.host.get("other_gpus_busy"),
         **_seen_in_cell(record),
@@ -174,16 +174,16 @@ def _seen_in_window(record: Record, name: str, member: int) -> dict:
 def _flags(record: Record, rows: list[dict]) -> list[str]:
     if record.status != "completed":
         return []
-    found = [flags.UNEVEN] * _uneven(rows) + [flags.UNVISITED] * _unvisited(record)
+    found = [flags.UNEVEN] * _uneven(rows) + [flags.NO_SECOND_CONTEXT] * _no_second_context(record)
     return found + [flags.UNVERIFIED] * (record.method.verified is not True)
 
 
-def _unvisited(record: Record) -> bool:
+def _no_second_context(record: Record) -> bool:
     """Whether a CUDA graph had the GPU to itself, and no visit was asked for: an older record."""
     spec, measure = record.spec, record.spec.get("measure") or {}
     plain = family_of(record.cell.method) == "naive" and len(record.jobs) > 1
-    beside = plain or measure.get("kind") == ALTERNATE or measure.get("visit")
-    return bool((spec.get("arm") or {}).get("cuda_graph")) and not beside
+    beside = plain or measure.get("kind") == INTERLEAVED or measure.get("second_context")
+    return bool((spec.get("implementation") or {}).get("cuda_graph")) and not beside
 
 
 def _uneven(rows: list[dict]) -> bool:
@@ -209,7 +209,7 @@ def _uneven(rows: list[dict]) -> bool:
 
 
 def _busy_slices(record: Record, path) -> dict[str, list[float | None]]:
-    """Side → GRACT of the GPU in each slice, None where no reading is of this slice alone."""
+    """Condition → GRACT of the GPU in each slice, None where no reading is of this slice alone."""
     table = read_table(path, ["t_ns", "entity", "gract"])
     series = Series.of_table(table.filter(pc.equal(table["entity"], CARD)))
     return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in record.windows}
@@ -233,7 +233,7 @@ def _add_series(attempt: Attempt, rows: list[dict], problems: Problems) -> None:
     record = attempt.record
     if record.status != "completed":
         return
-    if rows[0]["measure"] == ALTERNATE:
+    if rows[0]["measure"] == INTERLEAVED:
         file, read, column, by = "gpu.parquet", _busy_slices, "gract_slices", "window"
     elif any(row.get("window") == COMPLETION for row in rows):
         file, read, by = step_times.FILE, _survivor, "member"
@@ -272,7 +272,7 @@ def merge(attempts: list[Attempt]) -> tuple[pa.Table, Problems]:
         row["loss_check"], row["loss_distance"] = checks.get(name, (None, None))
     rows.sort(
         key=lambda r: (
-            *(r[k] for k in ("arm", "scenario", "method", "block", "attempt")),
+            *(r[k] for k in ("implementation", "scenario", "method", "replicate", "attempt")),
             -1 if r.get("member") is None else r["member"],
             r.get("window") != BEFORE,
             str(r.get("window")),

@@ -35,12 +35,12 @@ class Attempt(NamedTuple):
     @property
     def cell(self) -> tuple:
         cell = self.record.cell
-        return cell.scenario, cell.arm, cell.method, cell.replicate
+        return cell.scenario, cell.implementation, cell.method, cell.replicate
 
     @property
     def neighbours(self) -> tuple:
         """What cells have in common that may be held against each other."""
-        return self.record.cell.replicate, self.record.cell.arm, self.record.device
+        return self.record.cell.replicate, self.record.cell.implementation, self.record.device
 
 
 def read_study(given: argparse.Namespace) -> tuple[list[Attempt], Problems]:
@@ -68,7 +68,8 @@ def select(attempts: list[Attempt]) -> list[Attempt]:
     Per cell and device counts the newest attempt with a result, else the newest fault, else the
     newest at all. By the same rule one of a cell's devices is current, the newest there being what
     began last: numbers tell nothing of what several hosts measured. Of the other devices an alone
-    run stays, not current, where a current cell of the same replicate and arm was measured there.
+    run stays, not current, where a current cell of the same replicate and implementation was
+    measured there.
     """
 
     def newest(each: Attempt) -> tuple:

@@ -132,7 +132,9 @@ class Cifar10(ImageDataset):
     generated_size = (50_000, 10_000)
 
     def open(self, split: str, transform=None):
-        """torchvision's CIFAR10; what it unpickles is published, by its md5, or was written here."""
+        """torchvision's CIFAR10; what it unpickles is published, by its md5, or was written
+        here.
+        """
         kind = Written if self.data == self.folder else CIFAR10
         try:
             return kind(self.data, train=split == "train", transform=transform)

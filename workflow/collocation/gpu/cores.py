@@ -86,11 +86,13 @@ def plan_cores(
     return [sorted(cpu.index for cpu in cpus) for cpus in used], flags
 
 
-def plan_sides(
-    sides: list[list[int | str]], numa: int | None = None, most: int | None = None
+def plan_conditions(
+    conditions: list[list[int | str]], numa: int | None = None, most: int | None = None
 ) -> tuple[list[list[int]], list[str]]:
     """`plan_cores` for each condition of a cell: they train in turns, and on the same cores."""
-    planned = [plan_cores(side, topology(), numa, most or usable()) for side in sides]
+    planned = [
+        plan_cores(condition, topology(), numa, most or usable()) for condition in conditions
+    ]
     flags = dict.fromkeys(flag for _, found in planned for flag in found)
     return [cores for found, _ in planned for cores in found], list(flags)
 

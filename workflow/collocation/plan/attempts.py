@@ -52,13 +52,13 @@ class Attempt:
 def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
-    kind: scenario/arm/method. Raises ConfigError for a record of another version.
+    kind: scenario/implementation/method. Raises ConfigError for a record of another version.
     """
     found: dict[str, list[Attempt]] = {}
     names = [(path.parts[-2][1:], path) for path in folder.glob(f"{kind}/r*/a*/run.json")]
     for number, path in sorted((int(n), path) for n, path in names if n.isdecimal()):
         cell = path.parents[1].relative_to(folder).as_posix()
-        if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a block
+        if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a replicate
             continue
         content = None
         try:

@@ -18,8 +18,9 @@ Attempts = dict[str, list[Attempt]]  # by cell id
 class Estimates:
     """A cell takes its windows, and beside them the median of what other replicates took.
 
-    here: attempts in this study. shipped: gives those of a scenario/arm/method in the studies that
-    ship, which count where there are none here. on_gpu: False where the cells run on a CPU.
+    here: attempts in this study. shipped: gives those of a scenario/implementation/method in the
+    studies that ship, which count where there are none here. on_gpu: False where the cells run on a
+    CPU.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Estimates:
         return max(self._beside[kind] + self._windows(cell.spec.to_json()), 1.0)
 
     def _medians(self, attempts: Attempts) -> dict[str, float]:
-        """Scenario/arm/method → seconds that its cells took beside their windows."""
+        """Scenario/implementation/method → seconds that its cells took beside their windows."""
         took: dict[str, list[float]] = {}
         for cell, tried in attempts.items():
             for attempt in tried:
@@ -55,9 +56,9 @@ class Estimates:
     def _windows(self, spec: dict) -> float:
         """Seconds that the measure itself takes; guessed where that is an amount of work."""
         measure = spec.get("measure") or {}
-        if measure.get("kind") == "alternate":
-            sides = len({member.get("side") for member in spec["members"]})
-            windows = sides * measure.get("slices", 0) * measure.get("slice_s", 0.0)
+        if measure.get("kind") == "interleaved":
+            conditions = len({member.get("condition") for member in spec["members"]})
+            windows = conditions * measure.get("slices", 0) * measure.get("slice_s", 0.0)
         else:
             count = 2 if measure.get("kind") in ("departure", "completion") else 1
             windows = count * measure.get("window_s", self._guess * WORK_S)

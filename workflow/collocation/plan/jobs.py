@@ -169,7 +169,7 @@ def sweep_postponed(session: Session) -> tuple[str, bool]:
         path.unlink()
     left = len(swept) + len(session.later)
     full = sum(
-        said["status"] == "out_of_memory" and "--alternate/" in path.as_posix()
+        said["status"] == "out_of_memory" and "--interleaved/" in path.as_posix()
         for path, said in written.items()
     )
     if left or full:
@@ -180,5 +180,5 @@ def sweep_postponed(session: Session) -> tuple[str, bool]:
         return f"{left} cells are left{why}the same command carries on", bool(reasons)
     if full:
         sets = "the same command measures their sets in cells of their own"
-        return f"{full} cells have no room for all sides at once: {sets}", False
+        return f"{full} cells have no room for all conditions at once: {sets}", False
     return "", False

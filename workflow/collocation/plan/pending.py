@@ -17,7 +17,7 @@ from workflow.collocation.spec.grid import Cell
 
 NEW = "not measured yet"
 NAMED = 3  # settings that have changed; of more the number is given
-UNKNOWN = "the GPU of block "  # a device's key, until a job has it
+UNKNOWN = "the GPU of replicate "  # a device's key, until a job has it
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
 Stale = Callable[[Attempt], bool]
 
@@ -67,15 +67,15 @@ def places(
         measured[cell.replicate].update(there)
         if _newest(counted) is None:
             unfinished.add(cell.replicate)
-    begun = {block: max(sorted(on), key=on.get) for block, on in measured.items() if on}
-    busy = Counter(begun[block] for block in unfinished & begun.keys())
+    begun = {replicate: max(sorted(on), key=on.get) for replicate, on in measured.items() if on}
+    busy = Counter(begun[replicate] for replicate in unfinished & begun.keys())
     free = cycle(sorted(devices[:most], key=busy.__getitem__))
-    return {block: begun.get(block) or next(free) for block in sorted(measured)}
+    return {replicate: begun.get(replicate) or next(free) for replicate in sorted(measured)}
 
 
-def unknown(block: int) -> str:
-    """The key of the device that a cluster will give a block."""
-    return f"{UNKNOWN}{block}"
+def unknown(replicate: int) -> str:
+    """The key of the device that a cluster will give a replicate."""
+    return f"{UNKNOWN}{replicate}"
 
 
 def jobs(
@@ -90,11 +90,11 @@ def jobs(
 ) -> list[Job]:
     """The cells that still have to run, in order.
 
-    place: the device, or each block's. refusal: why a cell's method cannot run here, or None. most:
-    how often a cell that failed is tried. stale: attempts to measure again although they are
-    results; if they failed they do not count. A block's baselines are measured on the device on
-    which the block goes on, and a cell that was measured on another one without its baselines is
-    measured here again, with them. on_gpu: whether the cells are a GPU's; then what was tried
+    place: the device, or each replicate's. refusal: why a cell's method cannot run here, or None.
+    most: how often a cell that failed is tried. stale: attempts to measure again although they are
+    results; if they failed they do not count. A replicate's baselines are measured on the device on
+    which the replicate goes on, and a cell that was measured on another one without its baselines
+    is measured here again, with them. on_gpu: whether the cells are a GPU's; then what was tried
     without one is as if it had not been, and the other way round.
     """
     if isinstance(place, str):
@@ -111,7 +111,7 @@ def jobs(
     }
     for cell in cells:
         if not why[cell.id] and cell.id not in refused:
-            why[cell.id] = _stranded(cell, tried, place[cell.replicate], most)
+            why[cell.id] = _lacks_baseline(cell, tried, place[cell.replicate], most)
     for cell in cells:
         device, last = place[cell.replicate], _newest(tried[cell.id])
         here = last and last.status in MEASURED and last.device == device
@@ -185,7 +185,7 @@ def refused(tried: list[Attempt]) -> str | None:
     return last.content["reason"] if last and last.status == "unsupported" else None
 
 
-def _stranded(cell, tried, device, most) -> str | None:
+def _lacks_baseline(cell, tried, device, most) -> str | None:
     """Why a cell is of no use: a baseline of it is missing on the other device it ran on."""
     done = [attempt for attempt in tried[cell.id] if attempt.status in MEASURED]
     if not done or done[-1].device == device or len(_faults(tried[cell.id])) >= most:

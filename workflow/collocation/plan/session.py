@@ -218,12 +218,12 @@ class Session:
         uuid = self.devices[number].uuid
         return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
 
-    def block(self, kinds: dict[str, str]) -> Callable:
+    def replicate(self, kinds: dict[str, str]) -> Callable:
         """The name of a job's replicate, which is one job of a cluster, so that its cells run one
         after the other on one GPU. kinds: gets what --group-components calls it.
         """
-        names = {path: f"block{job.cell.replicate}" for path, job in self.job_at.items()}
-        kinds |= dict.fromkeys(names.values(), "block")
+        names = {path: f"replicate{job.cell.replicate}" for path, job in self.job_at.items()}
+        kinds |= dict.fromkeys(names.values(), "replicate")
         return lambda wildcards: names[wildcards.job]
 
     def needed(self, path: str) -> list[str]:
@@ -259,7 +259,7 @@ class Session:
     @cached_property
     def expected(self) -> str:
         """What analysis may expect, as JSON: a line a cell."""
-        keys = ("id", "scenario", "arm", "method", "replicate", "n")
+        keys = ("id", "scenario", "implementation", "method", "replicate", "n")
         cells = [
             {key: getattr(cell, key) for key in keys}
             | {
@@ -321,8 +321,8 @@ def open_posted(values: dict) -> Session:
     session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
     for path in (session.folder / "jobs").rglob("a*.json"):
         task = Task.read(path)
-        scenario, arm, method, replicate = task.cell.split("/")
-        cell = Cell(scenario, arm, method, int(replicate[1:]), task.spec)
+        scenario, implementation, method, replicate = task.cell.split("/")
+        cell = Cell(scenario, implementation, method, int(replicate[1:]), task.spec)
         rank = int(task.place.partition("/")[0])
         session.jobs.append(pending.Job(cell, task.attempt, "posted", rank, task.estimate_s))
     session.jobs.sort(key=lambda job: job.rank)
@@ -346,7 +346,9 @@ def _plan(session: Session) -> None:
 
 
 def shipped(kind: str = "*/*/*") -> dict[str, list[Attempt]]:
-    """What was measured in the studies that ship with this repository, of scenario/arm/method."""
+    """What was measured in the studies that ship with this repository, of
+    scenario/implementation/method.
+    """
     found: dict[str, list[Attempt]] = {}
     for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):
         for cell, attempts in scan(manifest.parent / "cells", kind).items():

@@ -35,7 +35,7 @@ def collect(driver: str | None, code: str, session: str | None = None) -> dict:
         "versions": versions(driver),
         "commit": _commit(),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "sitting": session,  # as records have called it from the first
+        "session": session,  # as records have called it from the first
         "machine": machine_alias(),
     }
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from workflow.collocation.record.values import File, Part, Telemetry, Window
-from workflow.collocation.spec.names import ALONE_VARIANTS, parse_scenario, sides_of
+from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
@@ -19,7 +19,7 @@ Phase = Literal["setup", "build", "warm", "window", "stop"]
 Samples = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class NoRecord(ValueError):
@@ -33,7 +33,7 @@ class OtherVersion(NoRecord):
 class CellName(Part):
     id: str
     scenario: Annotated[str, AfterValidator(lambda scenario: parse_scenario(scenario).id)]
-    arm: str
+    implementation: str
     method: str
     replicate: int = Field(ge=1)
     attempt: int = Field(ge=1)
@@ -109,10 +109,10 @@ class Member(Part):
 
 class Record(Part):
     """What one attempt at a cell says. A completed one has rates; members are those of its spec;
-    windows of an interleaved cell are its sides.
+    windows of an interleaved cell are its conditions.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     study: str
     cell: CellName
     spec: dict
@@ -138,7 +138,7 @@ class Record(Part):
         if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
             raise ValueError("spec.members is no list of objects")
         names = {window.name for window in self.windows}
-        known = sides_of(self.cell.scenario, self.cell.method).keys() or names
+        known = conditions_of(self.cell.scenario, self.cell.method).keys() or names
         for member in self.members:
             if member.member >= len(jobs):
                 raise ValueError(f"members: {member.member} is none of spec.members")

@@ -16,8 +16,8 @@ class Part(BaseModel):
 class Window(Part):
     """A stretch of the monotonic clock (ns) in which every member named by the cell trained.
 
-    Of a cell that alternates, one for each side and named after it: `members` are the side's, and
-    `spans` what counts of its slices, a round each, which come to `seconds`.
+    Of an interleaved cell, one for each condition and named after it: `members` are the
+    condition's, and `spans` what counts of its slices, a round each, which come to `seconds`.
     """
 
     name: str

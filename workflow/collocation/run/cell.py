@@ -106,8 +106,13 @@ class Run:
         host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
-        scenario, arm, method, replicate = task.cell.split("/")
-        name = {"scenario": scenario, "arm": arm, "method": method, "replicate": replicate[1:]}
+        scenario, implementation, method, replicate = task.cell.split("/")
+        name = {
+            "scenario": scenario,
+            "implementation": implementation,
+            "method": method,
+            "replicate": replicate[1:],
+        }
         driver = self.device.driver if self.device else None
         self.known = {
             "study": task.study,
@@ -222,7 +227,7 @@ class Run:
         datasets = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
         told = [{k: of[k] for k in of if k != "path"} for of in datasets.values()]
         self.fields["data"] = told
-        core_sets, self.fields["flags"] = cores.plan_sides(
+        core_sets, self.fields["flags"] = cores.plan_conditions(
             self.spec.shares(), self.device and self.device.numa_node, self.most
         )
         log, timeouts = self.folder / "log", TIMEOUTS | self.task.timeout
@@ -262,9 +267,9 @@ class Run:
             self.fields["provenance"]["server"] = server.origin
             self.timing |= {"server_s": round(server.import_s, 3)} | conductor.timing
             self._ended(*conductor.outcome())
-            if conductor.unvisited:
-                self.fields["flags"].append("unvisited")
-                self.fields["host"]["unvisited"] = conductor.unvisited
+            if conductor.no_second_context:
+                self.fields["flags"].append("no_second_context")
+                self.fields["host"]["no_second_context"] = conductor.no_second_context
             self._account(conductor, observation, scratch)
 
     def _account(self, conductor: Conductor, observation: Observation, scratch: Path) -> None:

@@ -38,7 +38,7 @@ RELEASE_S = 8.0  # for the method to drop all who are late
 KILL_S = 3.0  # for a member to end by what it was sent
 KILLS = 2  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
-NOW = {"build": "building", "tune": "tuning", "warm": "warming up", "window": "measuring"}
+NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
 NOW["stop"] = "stopping"
 
 
@@ -70,7 +70,9 @@ class Conductor:
     turn: str = ""  # what a person reads of the slice under way
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
-    unvisited: str | None = None  # why the visit that the measure asks for did not come about
+    no_second_context: str | None = (
+        None  # why the visit that the measure asks for did not come about
+    )
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
@@ -81,10 +83,10 @@ class Conductor:
         cut_short = True
         try:
             self._timed("build", self._build)
-            self._timed("tune", self._tune)
+            self._timed("autotune", self._autotune)
             self._timed("warm", lambda: self._reach("warm"))
-            if self.measure.visit:
-                self._visit()
+            if self.measure.second_context:
+                self._second_context()
             self._ask("barrier")
             self._timed("window", self._measure)
             self._ask("end")
@@ -109,7 +111,7 @@ class Conductor:
 
     def _timed(self, name: str, step) -> None:
         self.phase, began = name, time.monotonic()
-        self.deadline = began + self.timeouts["warm" if name == "tune" else name]
+        self.deadline = began + self.timeouts["warm" if name == "autotune" else name]
         self.watch.phase(name)
         try:
             step()
@@ -131,35 +133,35 @@ class Conductor:
             self.server.start(spec, self.log / f"member{spec['member']}.log")
         self._reach("built")
         self.watch.members({member.member: member.pid for member in self.alive})
-        if self.measure.kind == "alternate" and len(self._able("hold")) < len(self.alive):
-            raise NotInForce("alternate: a member does not know the command 'hold'")
+        if self.measure.kind == "interleaved" and len(self._able("hold")) < len(self.alive):
+            raise NotInForce("interleaved: a member does not know the command 'hold'")
 
     def _able(self, command: str) -> list[Tracked]:
         return [m for m in self.alive if command in m.events["built"].get("commands", [])]
 
-    def _tune(self) -> None:
+    def _autotune(self) -> None:
         """Have cuDNN choose kernels for one member after the other, or for all at once (a control).
 
         The others rest, but for scripts: those choose when they like.
         """
-        able = self._able("tune")
-        for turn in [able] if self.measure.tune == "together" else [[m] for m in able]:
-            self._tell(turn, "tune")
-            while late := [m for m in turn if m.alive and "tuned" not in m.events]:
+        able = self._able("autotune")
+        for turn in [able] if self.measure.autotune == "concurrent" else [[m] for m in able]:
+            self._tell(turn, "autotune")
+            while late := [m for m in turn if m.alive and "autotuned" not in m.events]:
                 self._pump(late)
         self._tell(able, "warm")
 
-    def _visit(self) -> None:
+    def _second_context(self) -> None:
         """Have the GPU, or each MIG device, leave the members' context for a moment."""
         began = time.monotonic()
         environments = (self.sharing.environment(member.member) for member in self.alive)
         for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
             there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
             why = second_context(server_environment() | there)
-            if why and not self.unvisited:
-                self.unvisited = why
+            if why and not self.no_second_context:
+                self.no_second_context = why
                 self.display.say(f"nobody could visit {place}: {why}", loud=False)
-        self.timing["visit_s"] = round(time.monotonic() - began, 3)
+        self.timing["second_context_s"] = round(time.monotonic() - began, 3)
 
     def _reach(self, event: str) -> None:
         """Wait until every living member has sent `event`."""
@@ -206,7 +208,7 @@ class Conductor:
         """Out-of-memory leaves the survivors running, but not where conditions are compared; any
         other fault ends the cell.
         """
-        over = (*FAULTY, *["out_of_memory"] * (self.measure.kind == "alternate"))
+        over = (*FAULTY, *["out_of_memory"] * (self.measure.kind == "interleaved"))
         if not self.alive or any(member.status in over for member in self.members):
             raise CellOver
 
@@ -236,7 +238,7 @@ class Conductor:
     # -- the measures ---------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        held = ["hold"] if self.measure.kind == "alternate" else []
+        held = ["hold"] if self.measure.kind == "interleaved" else []
         self._tell(self.alive, "go", *held)
         self._reach("started")
         started = max(member.events["started"]["t"] for member in self.alive)
@@ -245,7 +247,7 @@ class Conductor:
         elif self.measure.kind == "departure":
             self._departure(started + int(self.measure.settle_s * 1e9))
         elif held:
-            self._alternate()
+            self._interleaved()
         else:
             self._window(started + int(self.measure.settle_s * 1e9))
 
@@ -292,7 +294,7 @@ class Conductor:
         stay, then a window with who is left.
         """
         self._window(start_ns, "before")
-        first = self.members[self.measure.departs]
+        first = self.members[self.measure.leaving_member]
         leaving = [member for member in self.members if member.workload == first.workload]
         if len(leaving) == len(self.members):
             leaving = [first]
@@ -314,7 +316,7 @@ class Conductor:
         self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
         self._pump_until(int((closed + self.watch.linger_s) * 1e9))
 
-    def _alternate(self) -> None:
+    def _interleaved(self) -> None:
         """The conditions of a cell train in turns: in a round each has one slice, in random order.
 
         Whoever is not at work blocks and has nothing under way, so that a condition has card and
@@ -324,28 +326,30 @@ class Conductor:
         self._await_held()
         self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
         shuffle = random.Random(self.specs[0]["seed"]).sample
-        spans = {side: [] for side in turns}
+        spans = {condition: [] for condition in turns}
         for number in range(self.measure.slices):
-            for side in shuffle(list(turns), len(turns)):
-                self.turn = f"{side}, round {number + 1} of {self.measure.slices}"
-                spans[side].append(self._slice([self.members[m] for m in turns[side]]))
-        for side, those in spans.items():
+            for condition in shuffle(list(turns), len(turns)):
+                self.turn = f"{condition}, round {number + 1} of {self.measure.slices}"
+                spans[condition].append(self._slice([self.members[m] for m in turns[condition]]))
+        for condition, those in spans.items():
             seconds = round(sum(end - start for start, end in those) / 1e9, 6)
             whole = {"start_ns": those[0][0], "end_ns": those[-1][1], "seconds": seconds}
-            self.windows.append(Window(name=side, **whole, members=turns[side], spans=those))
+            self.windows.append(
+                Window(name=condition, **whole, members=turns[condition], spans=those)
+            )
 
-    def _slice(self, side: list[Tracked]) -> tuple[int, int]:
+    def _slice(self, condition: list[Tracked]) -> tuple[int, int]:
         """Let these members train for slice_s, and wait until nothing of theirs is under way.
 
         Gives what counts of it (ns): from drop_s after `resume` was sent, until `hold` is sent.
         """
         resumed = time.monotonic_ns()
-        for member in side:
+        for member in condition:
             del member.events["held"]
-        self._tell(side, "resume")
+        self._tell(condition, "resume")
         self._pump_until(resumed + round(self.measure.slice_s * 1e9))
         held = time.monotonic_ns()
-        self._tell(side, "hold")
+        self._tell(condition, "hold")
         self._await_held()
         return resumed + round(self.measure.drop_s * 1e9), held
 

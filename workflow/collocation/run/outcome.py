@@ -103,8 +103,8 @@ class Tracked:
         for name in ("built", "warm", "stopped"):
             told |= self.events.get(name, {})
         build_s = dict(told.get("seconds", {}))
-        if "tuned" in self.events:
-            build_s["tune"] = self.events["tuned"]["seconds"]
+        if "autotuned" in self.events:
+            build_s["autotune"] = self.events["autotuned"]["seconds"]
         told |= vars(self) | {"status": self.status or "stopped", "build_s": build_s}
         return Member(**{name: told[name] for name in Member.model_fields.keys() & told.keys()})
 

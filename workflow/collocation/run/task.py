@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from workflow.collocation.spec.cell import ArmSpec, CellSpec
+from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
 from workflow.collocation.spec.errors import ConfigError, Strict
 from workflow.collocation.spec.load import check
 from workflow.collocation.spec.study import Gpu, Sampling, Time, Timed
@@ -86,7 +86,9 @@ def member_specs(
     device: "cuda" or "cpu". core_sets: CPU numbers by member. datasets: what
     `python -m models.data prepare` wrote, by name.
     """
-    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.arm.compile else {}
+    compiled = (
+        {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.implementation.compile else {}
+    )
     specs = []
     for index, member in enumerate(spec.members):
         own, job = folder / str(index), member.job
@@ -97,7 +99,7 @@ def member_specs(
         specs.append(
             {
                 **job.model_dump(exclude=BESIDE),
-                **_of_kind(job, spec.arm, datasets),
+                **_of_kind(job, spec.implementation, datasets),
                 "member": index,
                 "workload": member.workload,
                 "input": job.input.resolved(),
@@ -109,21 +111,23 @@ def member_specs(
                 "environment": told | environments[index] | compiled,
                 "warmup_s": spec.measure.warmup_s,
                 "loss_every": LOSS_EVERY,
-                "in_flight_s": IN_FLIGHT_S if spec.measure.kind == "alternate" else None,
+                "in_flight_s": IN_FLIGHT_S if spec.measure.kind == "interleaved" else None,
                 "folder": str(own.resolve()),
             }
         )
     return specs
 
 
-def _of_kind(job: Workload, arm: ArmSpec, datasets: dict[str, dict]) -> dict:
-    """What a command has of its own, or a job that we feed and write in the arm's way."""
+def _of_kind(job: Workload, implementation: ImplementationSpec, datasets: dict[str, dict]) -> dict:
+    """What a command has of its own, or a job that we feed and write in the implementation's
+    way.
+    """
     if isinstance(job, CommandWorkload):
         return {"directory": job.folder}
     optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb
     scale = job.batch_size / optimizer.pop("base_batch")
     return {
-        **arm.model_dump(),
+        **implementation.model_dump(),
         "input_size": job.input_size,
         "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
         "data": {"name": job.dataset, "path": datasets[job.dataset]["path"]},

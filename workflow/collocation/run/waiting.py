@@ -14,7 +14,7 @@ from workflow.collocation.process_lifetime import stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
-from workflow.collocation.spec.cell import ArmSpec, CellSpec
+from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.study import seconds
 
@@ -48,13 +48,13 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
 
 def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
     """The reason in a line, or None. Reads only; `switch` as in `methods.refusal`."""
-    return _of_arm(spec.arm, device) or methods.refusal(spec, device, switch)
+    return _of_implementation(spec.implementation, device) or methods.refusal(spec, device, switch)
 
 
-def _of_arm(arm: ArmSpec, device: Device | None) -> str | None:
-    if arm.cuda_graph and device is None:
+def _of_implementation(implementation: ImplementationSpec, device: Device | None) -> str | None:
+    if implementation.cuda_graph and device is None:
         return "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"
-    if not arm.compile or device is None:
+    if not implementation.compile or device is None:
         return None
     headers = Path(sysconfig.get_path("include"), "Python.h").exists()
     needs = [

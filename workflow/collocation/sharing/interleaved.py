@@ -14,7 +14,7 @@ from workflow.collocation.sharing import evidence, mps, mps_daemon, naive
 from workflow.collocation.sharing.base import FAMILIES, Method, Sharing, named
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec.cell import CellSpec, MemberSpec
-from workflow.collocation.spec.names import PLAIN, Side, sides
+from workflow.collocation.spec.names import PLAIN, Condition, conditions
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,22 @@ class Interleaved(Method):
             served = mps.Clients(device, running, clients) if clients else None
             yield Together(naive.Plain(device), served, turns)
 
-    def _conditions(self, spec: CellSpec) -> Iterator[tuple[Side, dict[int, MemberSpec]]]:
+    def _conditions(self, spec: CellSpec) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
         """Each condition and its members, by their index."""
         names = [member.workload for member in spec.members]
-        for index, condition in enumerate(sides(self.name, names)):
-            yield condition, {m: its for m, its in enumerate(spec.members) if its.side == index}
+        for index, condition in enumerate(conditions(self.name, names)):
+            yield (
+                condition,
+                {m: its for m, its in enumerate(spec.members) if its.condition == index},
+            )
 
     def _clients(self, spec: CellSpec) -> dict[int, MemberSpec]:
         """The members that the daemon serves."""
-        found = (members for side, members in self._conditions(spec) if side.method not in PLAIN)
+        found = (
+            members
+            for condition, members in self._conditions(spec)
+            if condition.method not in PLAIN
+        )
         return {member: its for members in found for member, its in members.items()}
 
 

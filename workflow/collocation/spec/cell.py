@@ -2,7 +2,7 @@
 
 Two specs are the same if their digests are, which leave out what is as by default: a field that is
 added measures nothing again if its default is what was done before (Measure says why it is not, of
-`tune`). Where the same spec comes to mean something else, VERSION counts on.
+`autotune`). Where the same spec comes to mean something else, VERSION counts on.
 """
 
 import hashlib
@@ -26,22 +26,22 @@ MISSING = object()
 
 
 class MeasureSpec(Measure):
-    """How the cell is measured. departs: of a departure, the member that leaves, and with it those
-    of the same workload if others stay. visit: once all are warm another process opens CUDA, and
-    ends (gpu.visit says why).
+    """How the cell is measured. leaving_member: of a departure, the member that leaves, and with it
+    those of the same workload if others stay. second_context: once all are warm another process
+    opens CUDA, and ends (gpu.second_context says why).
     """
 
     formerly: ClassVar[dict] = {"other_gpus": "any"}  # keys that specs once had, with one value
 
-    departs: int | None = None
-    visit: bool | None = None
+    leaving_member: int | None = None
+    second_context: bool | None = None
 
     def to_json(self) -> dict:
         """Only the keys that matter for this kind."""
         return self.model_dump(exclude=WITHOUT[self.kind], exclude_none=True)
 
 
-class ArmSpec(Strict):
+class ImplementationSpec(Strict):
     """How the members' step is written. backward: on whose thread that pass is launched.
     compile: by torch.compile. cudnn_benchmark: cuDNN tries kernels out, and keeps the fastest.
     """
@@ -58,8 +58,8 @@ class ArmSpec(Strict):
 class MemberSpec(Strict):
     """One job of the set. job: its workload, as this cell runs it. cores_of: the machine's cores
     divided by this; None: all of them. source: digest of the code of the user's own. sm_percent,
-    pinned_memory_mb, priority, slice: what its method gives it. work: steps, of a completion. side:
-    which of those that alternate it belongs to.
+    pinned_memory_mb, priority, slice: what its method gives it. work: steps, of a completion.
+    condition: which of those that interleaved cell it belongs to.
     """
 
     workload: str
@@ -71,7 +71,7 @@ class MemberSpec(Strict):
     priority: int | None = None
     slice: str | None = None
     work: int | None = None
-    side: int | None = None
+    condition: int | None = None
 
     def to_json(self) -> dict:
         job = self.job.model_dump(exclude=BESIDE) | {"input": self.job.input.resolved()}
@@ -82,7 +82,7 @@ class CellSpec(Strict):
     """What a cell measures. `datasets`: sizes to generate, by name, where the study says them."""
 
     members: tuple[MemberSpec, ...]
-    arm: ArmSpec
+    implementation: ImplementationSpec
     method: str
     measure: MeasureSpec
     seed: int
@@ -100,11 +100,11 @@ class CellSpec(Strict):
         return digest(self.to_json())
 
     def shares(self) -> list[list[int | str]]:
-        """What `cores.plan_sides` takes: into how many shares cores are divided, or "all", for each
-        member; a list for each side.
+        """What `cores.plan_conditions` takes: into how many shares cores are divided, or "all", for
+        each member; a list for each condition.
         """
-        sides = groupby(self.members, key=lambda member: member.side)
-        return [[member.cores_of or "all" for member in side] for _, side in sides]
+        conditions = groupby(self.members, key=lambda member: member.condition)
+        return [[member.cores_of or "all" for member in condition] for _, condition in conditions]
 
 
 def digest(flat: dict) -> str:
@@ -142,7 +142,11 @@ def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 def _defaults(flat: dict) -> dict[tuple, object]:
     """Path → the value that a spec which does not name it means."""
     measure = MeasureSpec.formerly | _default(MeasureSpec)
-    paths = dict(_leaves({"version": FIRST, "arm": _default(ArmSpec), "measure": measure}))
+    paths = dict(
+        _leaves(
+            {"version": FIRST, "implementation": _default(ImplementationSpec), "measure": measure}
+        )
+    )
     for index, member in enumerate(flat.get("members") or ()):
         of_kind = defaults(str(member.get("kind", FIRST_KIND)))
         paths |= {("members", index, *path): value for path, value in of_kind}
@@ -166,7 +170,7 @@ def _default(model: type[BaseModel]) -> dict:
 
 def _name(path: tuple) -> str:
     """members, 0, optimizer, base_lr → optimizer.base_lr; measure, window_s → window_s."""
-    outer = {"members": 2, "measure": 1, "arm": 1}.get(path[0], 0)
+    outer = {"members": 2, "measure": 1, "implementation": 1}.get(path[0], 0)
     return ".".join(map(str, path[outer:] or path))
 
 

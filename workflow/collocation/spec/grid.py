@@ -7,39 +7,41 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from workflow.collocation.spec.cell import ArmSpec, CellSpec, MeasureSpec, MemberSpec
+from workflow.collocation.spec.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.methods import METHODS, divides
 from workflow.collocation.spec.names import (
-    ALTERNATE,
-    ARMS,
+    IMPLEMENTATIONS,
+    INTERLEAVED,
     JOIN,
     PLAIN,
-    Side,
+    Condition,
     cell_id,
+    conditions,
     family_of,
     scenario_id,
-    sides,
 )
 from workflow.collocation.spec.study import Ladder, Mix, Study
 from workflow.collocation.spec.workloads import Workload
 
-ELSEWHERE = 1000  # block 2 of another folder that was merged in (`make merge`) is 1002, or 2002, …
+ELSEWHERE = (
+    1000  # replicate 2 of another folder that was merged in (`make merge`) is 1002, or 2002, …
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One Snakemake job: a scenario under a method, in one arm, in one block."""
+    """One Snakemake job: a scenario under a method, in one implementation, in one replicate."""
 
     scenario: str
-    arm: str
+    implementation: str
     method: str
     replicate: int
     spec: CellSpec
 
     @property
     def id(self) -> str:
-        return cell_id(self.scenario, self.arm, self.method, self.replicate)
+        return cell_id(self.scenario, self.implementation, self.method, self.replicate)
 
     @cached_property
     def digest(self) -> str:
@@ -51,14 +53,14 @@ class Cell:
 
     @property
     def needs(self) -> set[str]:
-        """Ids of the alone cells of the same block that this cell is normalised by."""
-        if self.spec.measure.kind == ALTERNATE:  # its jobs alone, if it has some, are in it
+        """Ids of the alone cells of the same replicate that this cell is normalised by."""
+        if self.spec.measure.kind == INTERLEAVED:  # its jobs alone, if it has some, are in it
             return set()
         alone = {
             scenario_id({member.workload: 1}, "files" * (member.job.input.mode == "files"))
             for member in self.spec.members
         }
-        return {cell_id(each, self.arm, "naive", self.replicate) for each in alone}
+        return {cell_id(each, self.implementation, "naive", self.replicate) for each in alone}
 
 
 def expand(
@@ -69,17 +71,18 @@ def expand(
 ) -> list[Cell]:
     """Every cell of the grid, baselines of all workloads included, in the order in which they run.
 
-    sources: digests of the code of workloads whose model is the user's own. full: alternating cells
-    that ran out of memory; their sets get cells of their own as well. Tier by tier, blocks
-    (replicates) come one after the other, each with baselines of its own. Within a block workloads
-    do, a mix with its first: what changes over minutes then weighs less on ratios. Their order is
-    random, but by the seed and their names alone, so that a cell that is added moves no other.
+    sources: digests of the code of workloads whose model is the user's own. full: interleaved cells
+    that ran out of memory; their sets get cells of their own as well. Tier by tier, replicates
+    (replicates) come one after the other, each with baselines of its own. Within a replicate
+    workloads do, a mix with its first: what changes over minutes then weighs less on ratios. Their
+    order is random, but by the seed and their names alone, so that a cell that is added moves no
+    other.
     """
     cells: dict[str, Cell] = {}
     drafts = sorted(_drafts(study), key=lambda draft: draft.get("baseline", False))
     for draft in drafts:
         cell = _cell(study, workloads, sources or {}, **draft)
-        if cell.id in full and cell.spec.measure.kind == ALTERNATE:
+        if cell.id in full and cell.spec.measure.kind == INTERLEAVED:
             drafts += _one_by_one(draft)  # which the loop comes to
         known = cells.setdefault(cell.id, cell)
         if not draft.get("baseline") and known.digest != cell.digest:
@@ -93,7 +96,9 @@ def expand(
 
 
 def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
-    """The cells of blocks that were merged in, among cell ids that were tried; as planned here."""
+    """The cells of replicates that were merged in, among cell ids that were tried; as planned
+    here.
+    """
     planned = {cell.id: cell for cell in cells}
     found = []
     for name in attempts:
@@ -106,17 +111,19 @@ def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
 
 def _drafts(study: Study) -> Iterable[dict]:
     """Arguments of `_cell`; those of baselines too, for each cell that needs them."""
-    longest: dict[int, int] = {}  # tier → its blocks
+    longest: dict[int, int] = {}  # tier → its replicates
     for _, group in study.groups():
-        blocks = group.replicates or study.replicates
-        longest[group.tier] = max(longest.get(group.tier, 0), blocks)
+        replicates = group.replicates or study.replicates
+        longest[group.tier] = max(longest.get(group.tier, 0), replicates)
     for _, group in study.groups():
-        before = 1 + sum(blocks for tier, blocks in longest.items() if tier < group.tier)
-        blocks = range(before, before + (group.replicates or study.replicates))
-        turns = study.measure_of(group).kind == ALTERNATE
-        for arm, replicate in itertools.product(group.arms or study.arms, blocks):
+        before = 1 + sum(replicates for tier, replicates in longest.items() if tier < group.tier)
+        replicates = range(before, before + (group.replicates or study.replicates))
+        turns = study.measure_of(group).kind == INTERLEAVED
+        for implementation, replicate in itertools.product(
+            group.implementations or study.implementations, replicates
+        ):
             for _, members, methods in group.scenarios():
-                common = {"group": group, "arm": arm, "replicate": replicate}
+                common = {"group": group, "implementation": implementation, "replicate": replicate}
                 names = list(Counter(members).elements())
                 for method in [JOIN.join(methods)] if turns else methods:
                     yield {**common, "names": names, "method": method}
@@ -125,27 +132,33 @@ def _drafts(study: Study) -> Iterable[dict]:
 
 
 def _one_by_one(draft: dict) -> Iterable[dict]:
-    """Arguments for the sets of an alternating cell, each in a cell of its own."""
+    """Arguments for the sets of an interleaved cell, each in a cell of its own."""
     names = draft["names"]
     alone = [([name], "naive") for name in dict.fromkeys(names)]
-    sets = [(names, side.method) for side in sides(draft["method"], names) if not side.job]
+    sets = [
+        (names, condition.method)
+        for condition in conditions(draft["method"], names)
+        if not condition.job
+    ]
     for those, method in (*sets, *alone):
         yield {**draft, "names": those, "method": method, "baseline": True}
 
 
-def _cell(study, workloads, sources, group, arm, replicate, names, method, baseline=False) -> Cell:
+def _cell(
+    study, workloads, sources, group, implementation, replicate, names, method, baseline=False
+) -> Cell:
     mix = isinstance(group, Mix) and not baseline
     all_cores = isinstance(group, Ladder) and group.cores == "all" and not baseline
     measure = study.measure.model_dump() | {"kind": "window"}  # of a baseline
     if not baseline:
         measure = study.measure_of(group).model_dump()
     kind = measure["kind"]
-    turns = sides(method, names) if kind == ALTERNATE else [Side("", method)]
+    turns = conditions(method, names) if kind == INTERLEAVED else [Condition("", method)]
 
-    def member(name: str, side: Side, number: int) -> MemberSpec:
+    def member(name: str, condition: Condition, number: int) -> MemberSpec:
         job, limits = (
             workloads[name],
-            study.variants.get(side.method) or METHODS[side.method].limits,
+            study.variants.get(condition.method) or METHODS[condition.method].limits,
         )
         if group.input:
             source = job.input.model_copy(update={"mode": group.input})
@@ -156,27 +169,29 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
             cores_of=None if all_cores else study.cores_for_workload.get(name, study.cores_for),
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
-            slice=group.slices[name] if mix and divides(side.method) else None,
-            side=number if kind == ALTERNATE else None,
+            slice=group.slices[name] if mix and divides(condition.method) else None,
+            condition=number if kind == INTERLEAVED else None,
             **(limits.of(name, len(names)) if limits else {}),
         )
 
     members = tuple(
-        member(name, side, number)
-        for number, side in enumerate(turns)
-        for name in ([side.job] if side.job else names)
+        member(name, condition, number)
+        for number, condition in enumerate(turns)
+        for name in ([condition.job] if condition.job else names)
     )
     if kind == "departure":
-        leaves = group.departs if mix else None
-        measure["departs"] = names.index(leaves) if leaves else len(names) - 1
+        leaves = group.leaving_workload if mix else None
+        measure["leaving_member"] = names.index(leaves) if leaves else len(names) - 1
     # The only context on the card: of a job alone, or of the server of all clients.
-    alone = len(members) == 1 or not any(family_of(side.method) in PLAIN for side in turns)
-    if ARMS[arm]["cuda_graph"] and alone:
-        measure["visit"] = True  # plain processes visit each other
+    alone = len(members) == 1 or not any(
+        family_of(condition.method) in PLAIN for condition in turns
+    )
+    if IMPLEMENTATIONS[implementation]["cuda_graph"] and alone:
+        measure["second_context"] = True  # separate processes are second contexts to each other
     trained = {member.job.dataset for member in members}
     spec = CellSpec(
         members=members,
-        arm=ArmSpec(**ARMS[arm]),
+        implementation=ImplementationSpec(**IMPLEMENTATIONS[implementation]),
         method=method,
         measure=MeasureSpec(**measure),
         seed=study.seed,
@@ -188,7 +203,7 @@ def _cell(study, workloads, sources, group, arm, replicate, names, method, basel
         "files" if members[0].job.input.mode == "files" else "",
         "allcores" if all_cores else "",
     )
-    return Cell(scenario, arm, method, replicate, spec)
+    return Cell(scenario, implementation, method, replicate, spec)
 
 
 def _shuffle(seed: int, name: str) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import ConfigError, allowed, not_allowed
-from workflow.collocation.spec.names import ALTERNATE, ARMS
+from workflow.collocation.spec.names import IMPLEMENTATIONS, INTERLEAVED
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Workload, model_of
 
@@ -143,10 +143,11 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     """What the study cannot ask of a job, with the key where it does."""
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
-    if job.kind == "command" and study.measure_of(group).kind == ALTERNATE:
+    if job.kind == "command" and study.measure_of(group).kind == INTERLEAVED:
         return f"measure.kind: '{name}' is a command, which nothing can hold between its steps"
     why = job.no_graph(group.input or job.input.mode)
-    for arm in (group.arms or study.arms) if why else ():
-        if ARMS[arm]["cuda_graph"]:
-            return f"arms: '{arm}' captures the step of '{name}' in a CUDA graph: {why}"
+    for implementation in (group.implementations or study.implementations) if why else ():
+        if IMPLEMENTATIONS[implementation]["cuda_graph"]:
+            what = f"'{implementation}' captures the step of '{name}' in a CUDA graph"
+            return f"implementations: {what}: {why}"
     return None

@@ -1,7 +1,8 @@
-"""Names: of arms, methods, scenarios, cells and the sides of interleaved ones; built and read here.
+"""Names: of implementations, methods, scenarios, cells and the conditions of interleaved ones;
+built and read here.
 
-A scenario is named by its jobs and by how it departs from the default, `2x_a+1x_b--files`; a cell
-by scenario, arm, method and replicate.
+A scenario is named by its jobs and by how it differs from the default, `2x_a+1x_b--files`; a cell
+by scenario, implementation, method and replicate.
 """
 
 import re
@@ -14,7 +15,7 @@ from functools import lru_cache
 # The first is written as the paper's jobs. A graph's replay has no thread for its backward pass.
 _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
 _BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
-ARMS = {
+IMPLEMENTATIONS = {
     "paper_step": {**_EAGER, "sync": True},
     "paper_default": {**_EAGER, "sync": True, "cudnn_benchmark": False},
     "eager": {**_EAGER, "backward": "caller"},
@@ -23,9 +24,9 @@ ARMS = {
     "graph": {**_BF16, "cuda_graph": True},
     "compile": {**_BF16, "cuda_graph": True, "compile": True},
 }
-PAPER_ARM = next(iter(ARMS))
+PAPER_IMPLEMENTATION = next(iter(IMPLEMENTATIONS))
 # What choosing kernels changes, and what autograd's thread costs: ways that only a control needs.
-CONTROL_ARMS = ("paper_default", "bf16_autograd")
+CONTROL_IMPLEMENTATIONS = ("paper_default", "bf16_autograd")
 
 # naive under another name: held against naive, and drawn nowhere.
 TWIN = "naive_again"
@@ -39,9 +40,13 @@ ALONE_VARIANTS = ("", "files")
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"
-# Sets that take turns in one cell, its sides: `alone` (of a mix `alone:<workload>`) or a method.
-ALTERNATE, ALONE, JOIN = "alternate", "alone", "-"
-PLAIN = (ALONE, "naive")  # sides whose members are processes of their own, and no clients of MPS
+# Sets that take turns in one cell, its conditions: `alone` (of a mix `alone:<workload>`) or a
+# method.
+INTERLEAVED, ALONE, JOIN = "interleaved", "alone", "-"
+PLAIN = (
+    ALONE,
+    "naive",
+)  # conditions whose members are processes of their own, and no clients of MPS
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 
@@ -89,12 +94,12 @@ def scenario_id(parts: Mapping[str, int], *variants: str) -> str:
     return "--".join([body, *filter(None, variants)])
 
 
-def cell_id(scenario: str, arm: str, method: str, replicate: int) -> str:
-    return f"{scenario}/{arm}/{method}/r{replicate}"
+def cell_id(scenario: str, implementation: str, method: str, replicate: int) -> str:
+    return f"{scenario}/{implementation}/{method}/r{replicate}"
 
 
 @dataclass(frozen=True)
-class Side:
+class Condition:
     """A set that takes turns with others in one cell, and the scenario that it is.
 
     name: as records have it. job: of one that is alone. again: another side is the same set.
@@ -107,8 +112,8 @@ class Side:
     job: str | None = None
 
 
-def sides(method: str, workloads: Iterable[str]) -> list[Side]:
-    """The sides of a cell with these workloads, by its method's name, `alone-naive-mps`.
+def conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
+    """The conditions of a cell with these workloads, by its method's name, `alone-naive-mps`.
 
     A name that comes again gets a number: `naive`, `naive_2`.
     """
@@ -118,22 +123,24 @@ def sides(method: str, workloads: Iterable[str]) -> list[Side]:
             name = f"{word}:{job}" if job and jobs[1:] else word
             times[name] += 1
             numbered = name if times[name] == 1 else f"{name}_{times[name]}"
-            found.append(Side("", "naive" if word == ALONE else word, name=numbered, job=job))
+            found.append(Condition("", "naive" if word == ALONE else word, name=numbered, job=job))
     return found
 
 
 @lru_cache(maxsize=4096)
-def sides_of(scenario: str, method: str) -> dict[str, Side]:
-    """Name → side, with its scenario, of a cell `2x_a--alternate` by `alone-naive-mps`, or {}."""
+def conditions_of(scenario: str, method: str) -> dict[str, Condition]:
+    """Name → condition, with its scenario, of a cell `2x_a--interleaved` by `alone-naive-mps`, or
+    {}.
+    """
     body, *variants = scenario.split("--")
-    if ALTERNATE not in variants:
+    if INTERLEAVED not in variants:
         return {}
-    others = [variant for variant in variants if variant != ALTERNATE]
-    found: dict[str, Side] = {}
-    for side in sides(method, [name for name, _ in parse_scenario(scenario).parts]):
-        its = "--".join([f"1x_{side.job}" if side.job else body, *others])
-        again = any((its, side.method) == (one.scenario, one.method) for one in found.values())
-        found[side.name] = replace(side, scenario=its, again=again)
+    others = [variant for variant in variants if variant != INTERLEAVED]
+    found: dict[str, Condition] = {}
+    for condition in conditions(method, [name for name, _ in parse_scenario(scenario).parts]):
+        its = "--".join([f"1x_{condition.job}" if condition.job else body, *others])
+        again = any((its, condition.method) == (one.scenario, one.method) for one in found.values())
+        found[condition.name] = replace(condition, scenario=its, again=again)
     return found
 
 
@@ -142,9 +149,11 @@ def family_of(method: str) -> str:
     return method.split("_")[0]
 
 
-def arm_order(arm: str) -> tuple[int, str]:
-    """Sort key: the order of ARMS."""
-    return list(ARMS).index(arm) if arm in ARMS else len(ARMS), arm
+def implementation_order(implementation: str) -> tuple[int, str]:
+    """Sort key: the order of IMPLEMENTATIONS."""
+    return list(IMPLEMENTATIONS).index(
+        implementation
+    ) if implementation in IMPLEMENTATIONS else len(IMPLEMENTATIONS), implementation
 
 
 def method_order(method: str) -> tuple[int, str]:

@@ -25,14 +25,20 @@ from pydantic import (
 from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import Name, Positive, Strict, not_allowed
 from workflow.collocation.spec.methods import METHODS, MOST_MEMBERS, Bounds, Limits, divides
-from workflow.collocation.spec.names import ALTERNATE, ARMS, COMPLETION, PLAIN, family_of
+from workflow.collocation.spec.names import (
+    COMPLETION,
+    IMPLEMENTATIONS,
+    INTERLEAVED,
+    PLAIN,
+    family_of,
+)
 from workflow.collocation.spec.workloads import DATASETS, AnyWorkload
 
 CONFIG = ROOT / "config"
 SCHEMAS = ROOT / "workflow" / "schemas"
-KINDS = ("window", "departure", COMPLETION, ALTERNATE)
+KINDS = ("window", "departure", COMPLETION, INTERLEAVED)
 
-Arm = Literal[tuple(ARMS)]
+Implementation = Literal[tuple(IMPLEMENTATIONS)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
 Methods = Annotated[list[Name], Field(min_length=1)]  # of METHODS, or variants of the study's own
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
@@ -50,12 +56,15 @@ class Measure(Strict):
     min_steps: StrictInt = Field(30, ge=3, description="steps of each member in it, at least")
     warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
     settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
-    slices: StrictInt = Field(60, ge=2, description="of kind alternate: slices of each side")
+    slices: StrictInt = Field(60, ge=2, description="of kind interleaved: slices of each condition")
     slice_s: float = Field(0.5, gt=0, description="seconds of a slice, from resume to hold")
     drop_s: float = Field(0.1, ge=0, description="of them, at its beginning, that do not count")
     # Records from before the key, such as those of results/h200, are of members that chose as they
-    # came, beside each other's warm-up. They count as if in turn, or all would be measured again.
-    tune: Literal["turn", "together"] = Field("turn", description="members choose cuDNN's kernels")
+    # came, beside each other's warm-up. They count as if sequential, or all would be measured
+    # again.
+    autotune: Literal["sequential", "concurrent"] = Field(
+        "turn", description="members choose cuDNN's kernels"
+    )
 
 
 # Kind → the keys that matter for it, of those that do not matter for all.
@@ -64,7 +73,7 @@ _MATTER = {
     "window": _WINDOW,
     "departure": _WINDOW,
     COMPLETION: {"settle_s"},
-    ALTERNATE: {"slices", "slice_s", "drop_s"},
+    INTERLEAVED: {"slices", "slice_s", "drop_s"},
 }
 WITHOUT = {kind: set().union(*_MATTER.values()) - keys for kind, keys in _MATTER.items()}
 
@@ -72,11 +81,13 @@ WITHOUT = {kind: set().union(*_MATTER.values()) - keys for kind, keys in _MATTER
 class Group(Strict):
     """What ladders and mixes share."""
 
-    arms: list[Arm] | None = Field(None, min_length=1, description="instead of the study's")
+    implementations: list[Implementation] | None = Field(
+        None, min_length=1, description="instead of the study's"
+    )
     measure: Measure = Field(Measure(), description="keys that differ from the study's")
     input: Literal["resident", "files"] | None = Field(None, description="else the workload's mode")
     replicates: Positive | None = Field(None, description="instead of the study's")
-    tier: Positive = Field(1, description="all blocks of tier 1 come before those of tier 2")
+    tier: Positive = Field(1, description="all replicates of tier 1 come before those of tier 2")
 
     @abstractmethod
     def scenarios(self) -> list[Scenario]:
@@ -117,19 +128,21 @@ class Mix(Group):
     members: dict[Name, Count] = Field(min_length=1, description="workload → how many")
     methods: Methods = Field(description="that collocate them")
     slices: dict[Name, Slice] = Field({}, description="workload → MIG instance of each")
-    departs: Name | None = Field(None, description="of a departure: who leaves; else the last")
+    leaving_workload: Name | None = Field(
+        None, description="of a departure: who leaves; else the last"
+    )
     work: dict[Name, Positive] = Field({}, description="of a completion: steps of each")
 
     def scenarios(self) -> list[Scenario]:
         return [("methods", self.members, self.methods)]
 
     def lacks(self, kind: str) -> Iterator[str]:
-        for name in (*self.slices, *self.work, self.departs):
+        for name in (*self.slices, *self.work, self.leaving_workload):
             if name and name not in self.members:
                 yield f": '{name}' is not among its members: {', '.join(self.members)}"
         if any(map(divides, self.methods)) and (of := self.members.keys() - self.slices.keys()):
             yield f": MIG needs a slice for {', '.join(sorted(of))} under 'slices'"
-        for key, needed in (("departs", "departure"), ("work", COMPLETION)):
+        for key, needed in (("leaving_workload", "departure"), ("work", COMPLETION)):
             if getattr(self, key) and kind != needed:
                 yield f".{key}: allowed with measure {{kind: {needed}}} only"
         if kind == COMPLETION and (of := self.members.keys() - self.work.keys()):
@@ -144,13 +157,17 @@ class Sizes(Strict):
 
 
 class Study(Strict):
-    """A named grid of cells: scenario x method x arm x replicate."""
+    """A named grid of cells: scenario x method x implementation x replicate."""
 
     description: str = Field(description="shown in the first lines")
     cpu: bool = Field(False, description="may be measured on a CPU where there is no GPU")
     seed: StrictInt = Field(42, ge=0, description="of data, weights and order")
-    replicates: Positive = Field(3, description="blocks, each with all cells and their baselines")
-    arms: list[Arm] = Field(["paper_step"], min_length=1, description="how well a job is written")
+    replicates: Positive = Field(
+        3, description="passes over all cells, each with baselines of its own"
+    )
+    implementations: list[Implementation] = Field(
+        ["paper_step"], min_length=1, description="how well a job is written"
+    )
     measure: Measure = Field(Measure(), description="how cells are measured")
     datasets: dict[Literal[DATASETS], Sizes] = Field({}, description="of generated data")
     variants: dict[VariantName, Limits] = Field({}, description="MPS with limits, by a name")
@@ -183,7 +200,7 @@ class Study(Strict):
         return self
 
     def _methods_lack(self, group: Group, measure: Measure) -> Iterator[str]:
-        known, turns = [*METHODS, *self.variants], measure.kind == ALTERNATE
+        known, turns = [*METHODS, *self.variants], measure.kind == INTERLEAVED
         if turns:  # those whose members may be on one card in turns
             known = [*PLAIN, *(name for name in known if family_of(name) == "mps")]
             if measure.drop_s >= measure.slice_s:
@@ -200,7 +217,7 @@ class Study(Strict):
             if measure.kind == "departure" and count < 2:
                 yield f"{key}: a departure needs at least 2 members"
             if turns and len(methods) < 2:
-                yield f"{key}: 'alternate' needs at least 2 sides"
+                yield f"{key}: 'interleaved' needs at least 2 conditions"
             clients = count * sum(method not in PLAIN for method in methods)
             if turns and clients > MOST_MEMBERS:
                 yield f"{key}: {clients} members are clients of one MPS daemon; at most 48 can be"

@@ -82,7 +82,9 @@ class Trained(Workload):
     dataset: Literal[DATASETS] = Field(description="what it is trained on")
     input: Input = Field(Input(), description="where batches come from")
     pace_ms: float | None = Field(None, gt=0, description="from a step's start to the next's")
-    ballast_mb: Positive | None = Field(None, description="of the device, held and not used")
+    reserved_memory_mb: Positive | None = Field(
+        None, description="of the device, held and not used"
+    )
     memory_limit_mb: Positive | None = Field(None, description="on the CPU: of its process")
 
     @property

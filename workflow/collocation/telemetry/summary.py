@@ -3,7 +3,7 @@
 Pure: nothing is read but the arguments. A value that is missing is None.
 
 A headline comes from one pair of GPM samples that spans the window; the series must agree with it.
-Of slices that alternate there is no such pair, and no energy: the series is all.
+Of interleaved slices there is no such pair, and no energy: the series is all.
 Energy is the GPU's own counter, which moves in steps: its mean power between two readings at the
 very time it changed, times the window's length; the power readings, integrated, must agree.
 """
@@ -94,7 +94,7 @@ class Summary:
             for entity, of in self.entities.items()
         }
         heads = {entity: dict(values) for entity, values in series.items()}
-        # Of slices nothing is known better: what only grows, and pairs, are of all sides.
+        # Of slices nothing is known better: what only grows, and pairs, are of all conditions.
         for entity, values in heads.items() if not window.spans else ():
             if self.source == "gpm":
                 pair = self._pair(entity, window).get("v", {})
