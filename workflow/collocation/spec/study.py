@@ -63,7 +63,7 @@ class Measure(Strict):
     # came, beside each other's warm-up. They count as if sequential, or all would be measured
     # again.
     autotune: Literal["sequential", "concurrent"] = Field(
-        "turn", description="members choose cuDNN's kernels"
+        "sequential", description="members choose cuDNN's kernels"
     )
 
 
