@@ -9,8 +9,8 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 
-from analysis.code import digest
 from analysis.records.untrusted_files import printable
+from analysis.source_digest import digest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # imported when it is used: drawing needs no more than matplotlib.
 MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate": "publish"}
 MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
-MODULES |= {"explorer": "explorer.command", "advise": "advise", "compare": "compare"}
+MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """What is estimated: each quantity's name, unit, scale and meaning, in quantities.csv beside this.
 
-docs/methods.md prints that list; `analysis.replicates.FORMULAS` says how each is computed of a run.
+docs/methods.md prints that list; `analysis.formulas.FORMULAS` says how each is computed of a run.
 """
 
 from __future__ import annotations

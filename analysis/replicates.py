@@ -13,49 +13,23 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, family_of
+from analysis.formulas import ACTIVITY, FORMULAS, GB, saving_by_rates
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION
 
-GB = 1e9
-ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
-COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
 # An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
 # condition has one slice, make BATCHES batches, but fewer where one would have fewer than ROUNDS
 # rounds. A job alone that waits for its host is autocorrelated over 0.8 s, and a round takes 1 s or
 # more. Ratios are of whole batches: the mean of logs of single slices is off by half their
 # variance.
 BATCHES, ROUNDS = 10, 2
-COLUMNS = [
-    "run",
-    "at",
-    "scenario",
-    "implementation",
-    "method",
-    "window",
-    "jobs",
-    "mixed",
-    "variant",
-    "condition",
-]
-COLUMNS += [
-    "again",
-    "current",
-    "baseline",
-    "replicate",
-    "device",
-    "member",
-    "workload",
-    "input_mode",
-]
+COLUMNS = ["run", "at", "scenario", "implementation", "method", "window", "jobs", "mixed"]
+COLUMNS += ["variant", "condition", "again", "current", "baseline", "replicate", "device"]
+COLUMNS += ["member", "workload", "input_mode"]
 COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
 COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
 COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory"]
-WITHIN = [
-    "scope",
-    "batch",
-    "replicate",
-    "device",
-    "implementation",
-]  # what compared runs have in common
+# What compared runs have in common.
+WITHIN = ["scope", "batch", "replicate", "device", "implementation"]
 RUN = ["batch", "run"]
 
 
@@ -128,7 +102,7 @@ def _values(used: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.D
     members = _with_alone(used)
     runs = _runs(members)
     mixes = runs[runs["scenario"].isin(work) & runs["stp"].notna()]
-    saved = [_saving_by_rates(run, work[run.scenario]) for run in mixes.itertuples()]
+    saved = [saving_by_rates(run, work[run.scenario]) for run in mixes.itertuples()]
     runs["saving_by_rates"] = pd.Series(saved, mixes.index, dtype=float)
     sets, again = runs[runs["current"] & ~runs["again"]], runs[runs["again"]]
     runs = runs[~runs["again"]]
@@ -278,113 +252,6 @@ def _stayed(members: pd.DataFrame) -> pd.DataFrame:
     found = after.drop_duplicates(RUN).set_index(RUN).drop(columns=["job", "at_job"])
     found["reclaimed"] = np.exp(after.groupby(RUN)["reclaimed"].mean())
     return found.reset_index()
-
-
-def makespan(work: list[float], collocated: list[float], alone: list[float]) -> float:
-    """Time until fixed work (samples per job) is done by jobs that start together.
-
-    All run at their collocated rates until one job is left; what it still has to do runs at its
-    rate alone. For two jobs that is exact. For more it assumes that survivors gain nothing
-    before the last one stands alone, so it is an upper bound where leaving helps.
-    """
-    ends = sorted((w / c, i) for i, (w, c) in enumerate(zip(work, collocated, strict=True)))
-    others = ends[-2][0] if len(ends) > 1 else 0.0
-    last = ends[-1][1]
-    return others + max(work[last] - collocated[last] * others, 0.0) / alone[last]
-
-
-def _saving_by_rates(run: tuple, work: Mapping[str, float]) -> float:
-    """What rates alone would promise of fixed work: the rule that `saving` tries."""
-    jobs = [work[name] for name in run.workloads]
-    # An instance of MIG does not grow when its neighbour leaves.
-    left = run.progresses if family_of(run.method) == "mig" else [1.0] * len(jobs)
-    return 1 - makespan(jobs, run.progresses, left) / math.fsum(jobs)
-
-
-# -- the formulas ---------------------------------------------------------------------------------
-
-
-def _over(method: str, of_method: str = "") -> Callable[[pd.DataFrame], object]:
-    """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
-    return lambda r: (
-        r.total.where(r.alike, r.stp).where(r.method != of_method),
-        r[f"{method}_total"].where(r.alike, r[f"{method}_stp"]),
-    )
-
-
-def _growth(fewer: str, jobs: int) -> Callable[[pd.DataFrame], object]:
-    return lambda r: (r.total.where(r.alike & ~r.mixed & (r.jobs > jobs)), r[f"{fewer}_total"])
-
-
-def _slowed(r: pd.DataFrame) -> pd.Series:
-    """Sets, and a job alone by another method: a job alone is not slowed down."""
-    return (r.jobs > 1) | (r.method != "naive")
-
-
-# A table of the runs, or of the jobs in them, and the quantities that are computed of its rows; in
-# this order: (name, function of the table → value, or (numerator, denominator), or (value,
-# numerator, denominator), and the column that names the cells of the denominator, if there is one).
-FORMULAS = (
-    (
-        "run",
-        ("makespan", lambda r: r.took),
-        ("time_over_serial", lambda r: (r.took, r.serial), "over"),
-        ("saving", lambda r: 1 - r.took / r.serial, "over"),
-    ),
-    ("member", ("survivor_over_alone", lambda m: (m.later, m.alone_rate), "alone_at")),
-    (
-        "run",
-        ("rate", lambda r: r.total.where(r.alike)),
-        ("spread", lambda r: (r.most.where(r.alike & (r.members > 1)), r.least)),
-    ),
-    (
-        "job",
-        ("job_rate", lambda j: j.rate.where(~j.alike)),
-        ("epoch_time", lambda j: j.epoch_time_s),
-    ),
-    (
-        "run",
-        ("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),
-        ("antt", lambda r: r.antt.where(_slowed(r)), "over"),
-        ("slowdown_worst", lambda r: (r.worst_alone.where(_slowed(r)), r.worst_rate), "worst_at"),
-        ("jain", lambda r: r.jain.where(r.jobs > 1), "over"),
-    ),
-    ("job", ("slowdown", lambda j: j.slower.where(~j.alike), "alone_at")),
-    (
-        "run",
-        ("s", lambda r: (r.s, r.total.where(r.alike), r.first_alone / r.first_busy), "over"),
-        ("gaps", lambda r: (r.stp, r.s), "over"),
-        *((name, lambda r, name=name: r[name]) for name in ACTIVITY),
-        ("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
-        ("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline)),
-        ("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
-        ("memory_reserved", lambda r: r.reserved),
-        ("power", lambda r: r.power),
-        ("memory", lambda r: r.gpu_memory_used / GB),
-        ("memory_of_jobs", lambda r: r.of_jobs),
-        ("capacity", lambda r: r.gpu_memory_total / GB),
-        ("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
-        ("rate_over_naive", _over("naive", "naive"), "naive_at"),
-        ("rate_over_mig", _over("mig", "mig"), "mig_at"),
-        (
-            "gract_over_mps",
-            lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),
-            "mps_at",
-        ),
-        ("stp_over_2", _growth("two", 2), "two_at"),
-        ("stp_over_3", _growth("three", 3), "three_at"),
-        ("energy_per_sample", lambda r: r.energy),
-        (
-            "energy_edge_error",
-            lambda r: (COUNTER_STEP_S / r.window_s).clip(upper=1).where(r.energy.notna()),
-        ),
-        ("energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"),
-        ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
-        ("saving_by_rates", lambda r: r.saving_by_rates, "over"),
-    ),
-    ("stayed", ("reclaimed", lambda r: r.reclaimed, "before_at")),
-    ("again", ("aa", _over("first"), "first_at")),
-)
 
 
 def _rows(

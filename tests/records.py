@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import fmean
 
 from analysis.records.merge import merge
-from analysis.records.records import Attempt, select
+from analysis.records.read import Attempt, select
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import conditions_of, parse_scenario
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import advice, advise
+from analysis import advice, advice_command
 from analysis.__main__ import main as analysis
 from tests.handmade import frame, number, on_hosts, written
 from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, IMPLEMENTATIONS, INTERLEAVED
@@ -179,7 +179,7 @@ def test_what_is_no_option_and_sets_of_different_hosts_and_without_numbers():
     absent = number("outcome", f"2x_{JOB}", "mig", status="unsupported", value=0.0)
     rows = [*ALONE, *option(2, [1.4, 1.5]), *option(3, [1.6, 1.7]), absent]
     assert "same hosts" not in said(rows)
-    assert "2 MIG (unsupported)" in advise.table(one(rows))
+    assert "2 MIG (unsupported)" in advice_command.table(one(rows))
     assert "not all measured on the same hosts" in said([*rows, *option(7, [1.7], 4.0)])
 
 

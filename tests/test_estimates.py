@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis import estimates, explain, publish, runs
+from analysis.formulas import makespan
 from analysis.intervals import interval
 from analysis.quantities import LOG, QUANTITIES, SHARE
 from analysis.records.schema import SCHEMA
-from analysis.replicates import makespan
 from tests.handmade import frame, number, simulated, written
 from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
 from workflow.collocation.spec.names import parse_scenario

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from analysis.records import flags
 from analysis.records.losses import loss_checks, members_of
-from analysis.records.records import Attempt, Problems, note_left_out, read_study
+from analysis.records.read import Attempt, Problems, note_left_out, read_study
 from analysis.records.schema import SCHEMA, write
 from analysis.records.untrusted_files import one_line, read_table
 from workflow.collocation.record import step_times

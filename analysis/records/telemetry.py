@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analysis.records.records import Attempt, note_left_out, read_study
+from analysis.records.read import Attempt, note_left_out, read_study
 from analysis.records.schema import TELEMETRY
 from analysis.records.untrusted_files import one_line, read_table
 

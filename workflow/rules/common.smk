@@ -5,7 +5,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from analysis import code, figures as drawn, pages
+from analysis import figures as drawn, pages, source_digest
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
@@ -37,7 +37,7 @@ CELLS = SESSION.cells_folder.as_posix()
 CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
 REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
 # Of what merges, estimates, draws and writes: results of other code are made anew.
-ANALYSIS = code.digest()
+ANALYSIS = source_digest.digest()
 ESTIMATES = f"{STUDY}/estimates.parquet"
 # A measured cell is a source file: no rule is looked for that makes it.
 RECORDS = [*map(before_update, SESSION.measured), *SESSION.coming]
