@@ -73,11 +73,12 @@ def _rows(frame: pd.DataFrame) -> Iterator[Row]:
     return frame.itertuples(index=False, name="Row")
 
 
+def _written(e: Row) -> str:
+    return labels.implementation(e.implementation)
+
+
 def _named(e: Row) -> dict[str, str]:
-    return {
-        "job": labels.scenario(e.scenario, count=False),
-        "written": labels.implementation(e.implementation),
-    }
+    return {"job": labels.scenario(e.scenario, count=False), "written": _written(e)}
 
 
 def _count(e: Row) -> str:
@@ -120,14 +121,13 @@ def alone(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every job alone as a separate process, in each way in which it was written."""
     planned = table.of(estimates, "outcome", method="naive")
     planned = planned[planned["jobs"] == 1].sort_values("scenario", kind="stable")
-    return pd.DataFrame(
-        [
-            {"job": labels.scenario(e.scenario), "written": labels.implementation(e.implementation)}
-            | _numbers(estimates, ALONE, **place(e))
-            for e in _rows(planned)
-            if table.get(estimates, "rate", **place(e))
-        ]
-    )
+    made = [
+        {"job": labels.scenario(e.scenario), "written": _written(e)}
+        | _numbers(estimates, ALONE, **place(e))
+        for e in _rows(planned)
+        if table.get(estimates, "rate", **place(e))
+    ]
+    return pd.DataFrame(made)
 
 
 def over_separate(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -139,13 +139,12 @@ def over_separate(estimates: pd.DataFrame) -> pd.DataFrame:
     for e in _rows(rows):
         found[tuple(_named(e).values())][e.jobs] = e
     counts = sorted(set(rows["jobs"]))
-    return pd.DataFrame(
-        [
-            {"job": job, "written": written}
-            | {f"{n} jobs": Number(own.get(n), as_.span) for n in counts}
-            for (job, written), own in found.items()
-        ]
-    )
+    made = [
+        {"job": job, "written": written}
+        | {f"{n} jobs": Number(own.get(n), as_.span) for n in counts}
+        for (job, written), own in found.items()
+    ]
+    return pd.DataFrame(made)
 
 
 def sets(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -214,13 +213,12 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def left(estimates: pd.DataFrame) -> pd.DataFrame:
     """Throughput of the jobs that stay after others left, over their throughput before."""
-    return pd.DataFrame(
-        [
-            {"jobs": labels.scenario(e.scenario), "method": labels.method(e.method)}
-            | {"speed after, over before": Number(e, as_.span)}
-            for e in _rows(table.of(estimates, "reclaimed"))
-        ]
-    )
+    made = [
+        {"jobs": labels.scenario(e.scenario), "method": labels.method(e.method)}
+        | {"speed after, over before": Number(e, as_.span)}
+        for e in _rows(table.of(estimates, "reclaimed"))
+    ]
+    return pd.DataFrame(made)
 
 
 def missing(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -231,14 +229,13 @@ def missing(estimates: pd.DataFrame) -> pd.DataFrame:
     for e in sorted(_rows(outcomes), key=lambda e: method_order(e.method)):
         reason = e.note.partition(". ")[0].rpartition("OutOfMemoryError: ")[2]
         alike[e.status, reason, e.method][", ".join(_named(e).values())][_count(e)] = None
-    return pd.DataFrame(
-        [
-            {"status": labels.status(status), "method": labels.method(method)}
-            | {"jobs": "; ".join(f"{', '.join(ns)} × {named}" for named, ns in own.items())}
-            | {"reason": reason}
-            for (status, reason, method), own in alike.items()
-        ]
-    )
+    made = [
+        {"status": labels.status(status), "method": labels.method(method)}
+        | {"jobs": "; ".join(f"{', '.join(ns)} × {named}" for named, ns in own.items())}
+        | {"reason": reason}
+        for (status, reason, method), own in alike.items()
+    ]
+    return pd.DataFrame(made)
 
 
 def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -255,7 +252,7 @@ def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
             # A job alone changes its speed with its host.
             most = 10 * bound if quantity == "aa" and e.jobs == 1 else bound
             said = {"compared": title, "jobs": labels.scenario(e.scenario)}
-            said |= {"written": labels.implementation(e.implementation), "machine": e.host}
+            said |= {"written": _written(e), "machine": e.host}
             said |= {"ratio": Number(e, as_.precise), "of": Number(e, as_.how_many)}
             rows.append(said | {"within its bound": f"{_within(e, most)} ({100 * most:g} %)"})
     return pd.DataFrame(rows)
@@ -301,19 +298,18 @@ def _chosen(of: Advice, option: Option) -> str:
 
 def summary(found: Iterable[Advice]) -> pd.DataFrame:
     """What to run of each job that was measured in sets, on one line."""
-    return pd.DataFrame(
-        [
-            {
-                "job": labels.job(each.job),
-                "written": labels.implementation(each.implementation),
-                "run": each.knee.label,
-            }
-            | _of_option(each.knee)
-            | {"measured in": Number(each.knee.stp, as_.how_many)}
-            for each in found
-            if each.knee and each.sets
-        ]
-    )
+    made = [
+        {
+            "job": labels.job(each.job),
+            "written": _written(each),
+            "run": each.knee.label,
+        }
+        | _of_option(each.knee)
+        | {"measured in": Number(each.knee.stp, as_.how_many)}
+        for each in found
+        if each.knee and each.sets
+    ]
+    return pd.DataFrame(made)
 
 
 def alone_only(found: Iterable[Advice]) -> str:
@@ -333,16 +329,15 @@ def options(of: Advice) -> pd.DataFrame:
 
 def advice(found: Iterable[Advice]) -> pd.DataFrame:
     """Every measured option of every job."""
-    return pd.DataFrame(
-        [
-            {"job": each.job, "written": each.implementation, "run": option.label, "jobs": option.n}
-            | {"method": option.method, "pareto": "yes" if option in each.pareto else ""}
-            | {"chosen": _chosen(each, option)}
-            | _of_option(option)
-            for each in found
-            for option in each.options
-        ]
-    )
+    made = [
+        {"job": each.job, "written": each.implementation, "run": option.label, "jobs": option.n}
+        | {"method": option.method, "pareto": "yes" if option in each.pareto else ""}
+        | {"chosen": _chosen(each, option)}
+        | _of_option(option)
+        for each in found
+        for option in each.options
+    ]
+    return pd.DataFrame(made)
 
 
 def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
@@ -390,12 +385,11 @@ def changed(judged: Iterable[Judged]) -> pd.DataFrame:
     for each in judged:
         if change := each.claim.changed:
             alike[change.why, f"{change.before} → {each.verdict}"].append(each.claim.id)
-    return pd.DataFrame(
-        [
-            {"claims": ", ".join(ids), "old → new verdict": verdicts, "why": why}
-            for (why, verdicts), ids in alike.items()
-        ]
-    )
+    made = [
+        {"claims": ", ".join(ids), "old → new verdict": verdicts, "why": why}
+        for (why, verdicts), ids in alike.items()
+    ]
+    return pd.DataFrame(made)
 
 
 def counted(estimates: pd.DataFrame) -> str:
