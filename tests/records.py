@@ -5,7 +5,7 @@ from statistics import fmean
 
 from analysis.records.merge import merge
 from analysis.records.read import Attempt, select
-from workflow.collocation.record.run_json import Record
+from workflow.collocation.record.run_json import SCHEMA_VERSION, Record
 from workflow.collocation.spec.names import conditions_of, parse_scenario
 
 TRAIN_SIZE = 50_000
@@ -75,7 +75,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     versions = {"torch": "2.11", "timm": "1.0"}
     provenance = {"digest": options.get("digest", "d1"), "versions": versions, "machine": "m1"}
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "study": options.get("study", "records"),
         "cell": cell,
         "spec": spec,

@@ -291,7 +291,7 @@ def test_an_interleaved_cell_supersedes_other_cells_of_its_host():
     # What slices do not tell is of cells that show it: memory and power of a set by itself.
     assert found[f"memory:7x_thin_b32/{IMPLEMENTATION}/mps@h1"].design == "replicates"
     outcome = found[f"outcome:7x_thin_b32/{IMPLEMENTATION}/mps"]
-    assert (outcome.value, outcome.n) == (5, 6) and not any("interleaved" in i for i in found)
+    assert (outcome.value, outcome.n) == (5, 6) and not any("--interleaved" in i for i in found)
     assert found["count:cells"].value == 2 * 2 * 3 + 2
     told = explain.explain(frame(e._asdict() for e in found.values()), f"{OVER}@h1")
     assert "10 batches" in told and "take turns in one cell" in told and cell["cell"] in told

@@ -106,7 +106,6 @@ UNSOUND = {  # what a record says instead, or what it becomes → what is said o
     "other cell": (lambda text: make("2x_a/paper_step/mps/r1").model_dump_json(), None),
     # Copied by hand: it would count as a second measurement.
     "other attempt": (lambda text: make(attempt=7).model_dump_json(), None),
-    "other schema": ({"schema_version": 2}, "schema_version: Input should be 1"),
     "another key": ({"surroundings": {}}, "surroundings: Extra inputs"),
     "gpu": ({"gpu": {"name": "some card"}}, "gpu.uuid: Field required"),
     "nothing measured": ({"status": "completed"}, "nothing was measured"),

@@ -144,7 +144,10 @@ rule figures:
 rule complete:
     # The last job: fails, and lists what failed, if a cell has no result.
     input:
-        rules.figures.input,
+        FIGURES,  # not what it lists: the first run does not know it yet
+        PAGES,
+        rules.explore.output,
+        rules.merge.output,
         records=RECORDS,
     output:
         touch(f"{STUDY}/complete"),
