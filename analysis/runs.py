@@ -13,10 +13,9 @@ import pyarrow as pa
 from analysis.records import flags
 from analysis.records.schema import SCHEMA
 from analysis.records.untrusted_files import read_table
-from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
+from workflow.collocation.spec.names import ALONE_VARIANTS, ANCHOR, conditions_of, parse_scenario
 
 COMPLETED, UNVERIFIED = "completed", "unverified"
-ANCHOR = "anchor"  # cells that began a session of old studies; no part of the grid
 # A total that changes by this much between the first and the last third is not steady, unless it is
 # within so many standard errors.
 DRIFT, DRIFT_ERRORS = 0.01, 2.0

@@ -133,7 +133,9 @@ def sampler_cost(cell: Cell, ready: Path, device) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         conductor, log = started(cell, ready, device, folder), folder / "log" / "conductor.log"
-        while conductor.poll() is None and not (log.exists() and "started:" in log.read_text()):
+        while conductor.poll() is None and not (
+            log.exists() and "started:" in log.read_text("utf-8")
+        ):
             time.sleep(0.05)
         with suppress(psutil.NoSuchProcess):  # the sampler ends before the conductor does
             children = psutil.Process(conductor.pid).children()

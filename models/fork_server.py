@@ -72,7 +72,10 @@ class ForkServer:
                 self.welcome(hello)
 
     def welcome(self, hello: bytes) -> None:
-        conductor, _ = self.listener.accept()
+        try:
+            conductor, _ = self.listener.accept()
+        except OSError:  # no descriptor left: who waits is let in later
+            return
         if peer(conductor)[1] != os.getuid():
             conductor.close()
             return
@@ -114,7 +117,13 @@ class ForkServer:
             run_member(self.main, spec, server, channel, log, *kept)
         with contextlib.suppress(OSError):  # the child does the same; whoever comes first
             os.setpgid(pid, pid)
-        self.members[os.pidfd_open(pid)] = Member(pid, spec["member"], conductor, channel)
+        try:
+            ended = os.pidfd_open(pid)
+        except OSError:  # nobody would hear of its end
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        self.members[ended] = Member(pid, spec["member"], conductor, channel)
         for fd in (log, *kept):
             os.close(fd)
 

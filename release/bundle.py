@@ -88,7 +88,7 @@ def artifact(study: Path, output: Path) -> int:
 def _code() -> list[str]:
     """Files of the repository but results, that git tracks."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         sys.exit(f"no archive is made but in a clone: {done.stderr.strip()}")
     listed = done.stdout.split("\0")

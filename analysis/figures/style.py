@@ -182,7 +182,9 @@ def save(figure: Figure, title: str, caption: str, outputs: Sequence[Path]) -> N
     _place_names(figure)
     for output in outputs:
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=200, metadata=METADATA[output.suffix])
+        kind, part = output.suffix, output.with_name(f".{output.name}")
+        figure.savefig(part, dpi=200, metadata=METADATA[kind], format=kind[1:])
+        part.replace(output)
 
 
 def _place_names(figure: Figure) -> None:

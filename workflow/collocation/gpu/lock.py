@@ -43,10 +43,6 @@ class Held:
     holder: dict
     waited_s: float
 
-    def say(self, **more) -> None:
-        """Add to the holder's words."""
-        _say(self.fd, self.holder | more)
-
 
 @contextmanager
 def device_lock(

@@ -57,7 +57,9 @@ class Doctor:
         if missing := absent(TRAINING):
             return FAIL, f"not installed: {', '.join(missing)}; 'make study' installs them"
         command = [sys.executable, "-c", TORCH]
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_S)
+        asked = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=IMPORT_S
+        )
         if asked.returncode:
             return FAIL, f"torch cannot be imported: {asked.stderr.strip().splitlines()[-1]}"
         version, cuda, available = asked.stdout.split()

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -64,14 +65,19 @@ def machine_alias() -> str:
     """A random name for this machine, by a secret kept in the user's state folder, which machines
     may share; where nothing can be kept, a name until the machine is started again.
     """
-    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or Path(os.environ.get("HOME") or "/", ".local/state")
     path = Path(state, "gpu-collocation-study", "secret")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as kept:
-            kept.write(uuid.uuid4().hex + "\n")
-    except OSError:  # it is there, or home is read-only
-        pass
+    if not _text(path):
+        own = path.with_name(f"secret.{os.getpid()}")
+        with suppress(OSError):  # home may be read-only
+            path.parent.mkdir(parents=True, exist_ok=True)
+            own.write_text(uuid.uuid4().hex + "\n", encoding="utf-8")
+            if path.exists():  # empty, as a full disk leaves it
+                own.replace(path)
+            else:
+                path.hardlink_to(own)  # only the first of several does
+        with suppress(OSError):
+            own.unlink(missing_ok=True)
     secret = _text(path) or _text(Path("/proc/sys/kernel/random/boot_id"))
     machine = _text(Path("/etc/machine-id")) or platform.node()
     return f"machine-{hashlib.sha256(f'{secret}/{machine}'.encode()).hexdigest()[:8]}"
@@ -84,9 +90,15 @@ def _commit() -> str | None:
     surroundings = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     try:
         run = subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=True, env=surroundings
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=10,
+            check=True,
+            env=surroundings,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return run.stdout.strip()
 

@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, _interrupt)
     # Python's start and our imports are part of what the cell takes.
     began = time.monotonic() - time.process_time()
-    name = str(path)
+    name, written = str(path), False
     try:
         task = Task.read(path)
         name, folder = task.cell, task.output.parent
@@ -75,14 +75,16 @@ def main(argv: list[str] | None = None) -> int:
         try:
             display.show(lambda: "starting")
             write(task.output, Run(task, display, began).record())
+            written = True  # whatever comes now: Snakemake removes the record of a job that fails
         finally:
             display.close()
     except Interrupted as interrupted:
-        print(f"{name}: interrupted, will run again", file=sys.stderr)
-        return 128 + interrupted.args[0]
+        if not written:
+            print(f"{name}: interrupted, will run again", file=sys.stderr)
+            return 128 + interrupted.args[0]
     except (ConfigError, NotInForce, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return 0 if written else 1
     return 0
 
 
@@ -290,7 +292,10 @@ class Run:
             # Without `stopped` the file may be half of one; without `warm` it holds no step.
             if not tracked.events.keys() >= {"warm", "stopped"}:
                 continue
-            arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
+            try:
+                arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
+            except (OSError, ValueError) as error:
+                raise RuntimeError(f"member {tracked.member}: no steps.npz: {error}") from error
             arrays["first_step"] = tracked.events["warm"]["steps"]
             found[tracked.member] = arrays
             member.loss = steps.losses(arrays)

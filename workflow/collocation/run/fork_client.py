@@ -216,16 +216,20 @@ class Server:
         if event["event"] == "forked":
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process = psutil.Process(event["pid"])
-            MEMBERS.add(event["pid"])
+                MEMBERS.add(event["pid"])
         elif event["event"] == "exited":
             member.ended = event
-            MEMBERS.discard(member.process and member.process.pid)
+            if event["code"] is not None or event["signal"] is not None:  # else nobody saw it end
+                MEMBERS.discard(member.process and member.process.pid)
             self._selector.unregister(member.channel)
             member.channel.close()
         return event
 
     def _look_back(self) -> None:
-        for member in self._there():  # the server may be stopped, or a member be frozen
+        for member in self.members.values():  # the server may be stopped, or a member be frozen
+            seen = member.ended and (member.ended["code"], member.ended["signal"]) != (None, None)
+            if seen:
+                continue
             _kill_group(member)
             member.channel.close()
 

@@ -139,7 +139,9 @@ def require_members(
             most = len(pids) + bool(clients)
             if len(compute) in (0, most) and len(mps) in (0, len(clients)):
                 return None
-            return (GpuBusy if len(compute) > most else NotInForce)(
+            # What a member started is listed, too, under a PID that tells nothing here.
+            others = len(compute) > max(most, len([*offspring()]) if late else 0)
+            return (GpuBusy if others else NotInForce)(
                 f"{method}: NVML lists {len(compute)} processes and {len(mps)} MPS clients; the "
                 f"cell has {len(pids)} members, {len(clients)} of them clients"
             )
