@@ -1,19 +1,14 @@
 """make bench: the bare loop under the same method and on the same cores, and the sampler's cost."""
 
-import os
 import re
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
-from workflow.collocation.sharing.evidence import NotInForce  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -29,25 +24,6 @@ def test_both_are_measured_in_turns(data, capsys):
     said = capsys.readouterr().out
     assert "2x_tiny_resnet_digits_b32/paper_step/naive/r1 on CPU" in said
     assert "median ratio of pairs" in said and "beside its warm-up and window" in said
-
-
-def test_a_method_that_is_not_in_force_ends_the_bench_and_no_process_is_left(
-    tmp_path, data, monkeypatch
-):
-    cell, asked = bench.cell_of(bench.CPU_CASES["naive2"], 0.3), {}
-
-    def witness(reports):
-        asked.update(reports)
-        assert all(psutil.pid_exists(each.pid) for each in reports.values())
-        raise NotInForce("MPS: member 1 is not among the clients")
-
-    entered = SimpleNamespace(environment=lambda member: {}, witness=witness)
-    monkeypatch.setattr(bench.methods, "enter", lambda *_: nullcontext(entered))
-    with pytest.raises(NotInForce):
-        bench.bare(cell, bench.prepare(cell, data), None, tmp_path)
-    pids = {each.pid for each in asked.values()}
-    assert len(pids) == 2 and os.getpid() not in pids
-    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys):

@@ -29,8 +29,9 @@ def built(design, seed):
 def covered():
     """(quantity, kind of job) → for each interval of one host whether it holds the truth."""
     found = defaultdict(list)
-    for seed in range(30):
-        design = Design([*LAUNCH, *BUSY], counts=(3,), failing=0.05, unsteady=0.1)
+    for seed in range(3):
+        jobs = [*LAUNCH, *BUSY]
+        design = Design(jobs, counts=(3,), hosts=10, failing=0.05, unsteady=0.1)
         study, estimates = built(design, seed)
         for e in estimates.values():
             true = study.true.get((e.quantity, e.scenario, e.implementation, e.method, e.host))
@@ -65,9 +66,9 @@ def turns():
     the truth, on hosts that are quiet and, where it is a ratio of rates, on others that drift.
     """
     found = defaultdict(list)
-    for seed in range(24):
+    for seed in range(4):
         noise = replace(QUIET, drift=0.03 * (seed % 2))
-        design = Design(LAUNCH, (), replicates=0, turns=TURNS, noise=noise)
+        design = Design(LAUNCH, (), hosts=6, replicates=0, turns=TURNS, noise=noise)
         study, estimates = built(design, seed)
         for e in estimates.values():
             true = study.true.get((e.quantity, e.scenario, e.implementation, e.method, e.host))
@@ -107,9 +108,9 @@ def test_so_does_one_of_a_single_interleaved_cell(turns, quantity, kind, widest)
 def test_so_do_those_of_several_interleaved_cells(cells):
     """Four have a t interval, two reach from one end of their own to the other."""
     hits = []
-    for seed in range(12):
-        turns = [(f"7x_{job.name}", "alone-mps") for job in LAUNCH]
-        design = Design(LAUNCH, (), replicates=0, turns=turns, turn_cells=cells, noise=QUIET)
+    turns = [(f"7x_{job.name}", "alone-mps") for job in LAUNCH]
+    design = Design(LAUNCH, (), hosts=6, replicates=0, turns=turns, turn_cells=cells, noise=QUIET)
+    for seed in range(2):
         study, estimates = built(design, seed)
         for e in estimates.values():
             if e.host and e.quantity == "stp" and e.jobs == 7:
@@ -148,8 +149,8 @@ def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
     """It joins those of the set and of the job alone; a host that measured each once has none."""
     implementations, hits = {IMPLEMENTATION: 1.0, "graph": 3.0}, []
     jobs = [replace(job, implementations=implementations) for job in (*LAUNCH, *BUSY)]
-    for seed in range(11):
-        study, estimates = built(Design(jobs, counts=(7,)), seed)
+    for seed in range(2):
+        study, estimates = built(Design(jobs, counts=(7,), hosts=6), seed)
         for e in estimates.values():
             if (
                 e.quantity == "over_fastest"

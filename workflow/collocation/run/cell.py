@@ -207,8 +207,8 @@ class Run:
         """After a fault: raises GpuBusy if others had the card, too, for then nothing of it counts;
         Postponed if the card is lost.
         """
-        if self.device is None or MEMBERS:  # some of our own did not end, and may be on it
-            return
+        if self.device is None or any(map(psutil.pid_exists, MEMBERS)):
+            return  # some of our own did not end, and may be on it
         if self.fields["status"] in (*FAULTS, "out_of_memory"):
             if lost := device_of(self.task)[1]:
                 self.patience.give_up(lost)
