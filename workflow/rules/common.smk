@@ -66,7 +66,9 @@ onstart:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
         if not said:
-            jobs.mend_clock([*SESSION.measured, *SESSION.datasets.ready_files(), REPORTED, CLAIMS])
+            jobs.mend_clock(
+                [*SESSION.measured, *SESSION.datasets.ready_files(), REPORTED, CLAIMS]
+            )
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
             warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
