@@ -1,1 +1,1 @@
-"""What reviewers use of a study: verify, seal, artifact, contribute. Measures nothing."""
+"""What reviewers use of a study: verify, seal, artifact, merge. Measures nothing."""

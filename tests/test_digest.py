@@ -107,6 +107,10 @@ def test_a_machine_keeps_its_alias(tmp_path, monkeypatch):
         aliases.append(provenance.machine_alias())
         assert aliases[-1].startswith("machine-") and provenance.machine_alias() == aliases[-1]
     assert len(set(aliases)) == 3
+    [secret] = tmp_path.glob("one/*/*")
+    secret.write_text("")  # as a full disk leaves it
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "one"))
+    assert provenance.machine_alias() == provenance.machine_alias() and secret.read_text()
 
 
 def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):

@@ -280,6 +280,21 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
     assert not list(prepared.folder.glob("*.parquet"))
 
 
+@pytest.mark.parametrize("fault", [OSError("quota exceeded"), run.Interrupted(15)])
+def test_what_goes_wrong_after_the_record_is_written_leaves_it(cell, monkeypatch, fault):
+    """Snakemake removes the output of a job that ends badly."""
+    task = cell().task
+    monkeypatch.setattr(run, "end_with_parent", lambda *_: None)
+    monkeypatch.setattr(run.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(run.Task, "read", lambda path: task)
+    monkeypatch.setattr(run, "Run", Mock())
+    monkeypatch.setattr(run.Display, "close", Mock(side_effect=fault))
+    for write, code in ((Mock(), 0), (Mock(side_effect=OSError("disk full")), None)):
+        monkeypatch.setattr(run, "write", write)
+        ended = run.main(["job.json"])
+        assert ended == code if code is not None else ended > 0
+
+
 # -- the way out -----------------------------------------------------------------------------------
 
 
