@@ -33,7 +33,7 @@ def mistake(workload: dict) -> dict[str, str]:
         elif ":" in model:
             arguments = {"num_classes": workload["classes"], **workload["model_args"]}
             inspect.signature(named(model)).bind(**arguments)
-        elif not timm.is_model(model):
+        elif kind == "vision" and not timm.is_model(model):
             raise Absent(f"'{model}' is no model of timm{meant(model, timm.list_models())}")
     except Absent as error:
         return {key: str(error)}

@@ -19,17 +19,17 @@ def no_gpu(tmp_path, monkeypatch):
 
 
 def test_both_are_measured_in_turns(data, capsys):
-    arguments = ["--case", "naive2", "--pairs", "1", "--seconds", "0.3"]
+    arguments = ["--case", "naive1", "--pairs", "1", "--seconds", "0.3"]
     assert bench.main([*arguments, "--data", str(data)]) == 0
     said = capsys.readouterr().out
-    assert "2x_tiny_resnet_digits_b32/paper_step/naive/r1 on CPU" in said
+    assert "1x_tiny_resnet_digits_b32/paper_step/naive/r1 on CPU" in said
     assert "median ratio of pairs" in said and "beside its warm-up and window" in said
 
 
 def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys):
     monkeypatch.setattr(bench, "SEGMENT_S", 0.3)
     monkeypatch.setattr(bench, "SETTLE_S", 0.05)
-    assert bench.main(["--case", "naive2", "--sampler", "2", "--data", str(data)]) == 0
+    assert bench.main(["--case", "naive1", "--sampler", "2", "--data", str(data)]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     loss, low, high, pairs = map(float, re.findall(r"-?[\d.]+", said))
     assert low < loss < high and pairs == 2

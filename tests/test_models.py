@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import device, process, train  # noqa: E402
+from models import check, device, process, train  # noqa: E402
 from models.data import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
@@ -27,6 +27,15 @@ from tests.test_processes import assert_gone  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = {"built": b"autotune\n", "autotuned": b"warm\n", "warm": b"go\n"}
+
+
+def test_the_models_of_the_catalogue_are_there():
+    """What `make study` asks before it runs anything."""
+    catalogue = load_workloads(ROOT / "config" / "workloads.yaml")
+    trained = {n: job for n, job in catalogue.items() if isinstance(job, Trained)}
+    assert {job.kind for job in trained.values()} == {"vision", "dlrm"}
+    wrong = {n: check.mistake(job.model_dump(mode="json")) for n, job in trained.items()}
+    assert not any(wrong.values()), wrong
 
 
 @pytest.fixture(autouse=True)
