@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -44,11 +44,16 @@ MEMBERS: set[int] = set()  # PIDs of training processes, which a fork server may
 
 def offspring() -> list[psutil.Process]:
     """Every process that lives because of this one: its own, its members and theirs."""
-    found = psutil.Process().children(recursive=True)
-    for pid in MEMBERS:
+    return psutil.Process().children(recursive=True) + trees(MEMBERS)
+
+
+def trees(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of the processes that live, and what they started."""
+    found = []
+    for pid in pids:
         with suppress(psutil.NoSuchProcess):
-            member = psutil.Process(pid)
-            found += [member, *member.children(recursive=True)]
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
     return found
 
 

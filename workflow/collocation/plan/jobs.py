@@ -6,12 +6,14 @@ Jobs find an environment, a file each that says all that they need, and a warm s
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,7 @@ from workflow.collocation.spec.workloads import Trained
 
 # Of config, to jobs.
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "wait"}
+REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 CHECK_S = 300  # for the import of torch and of somebody's own code
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
@@ -57,15 +60,31 @@ def absent(packages: Iterable[str]) -> list[str]:
 
 
 def mistakes(session: Session) -> list[str]:
-    """One line for each model, class or script of the jobs' workloads that is not there."""
+    """One line for each model, class or script of the jobs' workloads that is not there.
+
+    Own code is imported, by a process that has torch, which takes seconds; of timm's models a look
+    at its files will do, where they have the name.
+    """
     jobs = [job.cell.spec for job in session.jobs if session.refusal(job.cell) is None]
     wanted = {member.workload: member.job for spec in jobs for member in spec.members}
     found = {name: job.missing for name, job in wanted.items()}
     if session.config.trainer == "models.train":
-        ask = {name: job for name, job in wanted.items() if isinstance(job, Trained)}
+        ask = {n: job for n, job in wanted.items() if isinstance(job, Trained) and _doubtful(job)}
         found |= _asked({name: job.model_dump(mode="json") for name, job in ask.items()})
     source = session.config.workloads
     return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
+
+
+def _doubtful(job: Trained) -> bool:
+    """Whether it names code of the user's, or a model that no file of timm's registers as usual."""
+    return bool(job.own_code) or job.kind == "vision" and job.model.split(".")[0] not in _timms()
+
+
+@cache
+def _timms() -> set[str]:
+    spec = importlib.util.find_spec("timm")
+    files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
+    return {name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
 
 
 def _asked(workloads: dict[str, dict]) -> dict[str, dict[str, str]]:

@@ -219,7 +219,7 @@ class Server:
                 MEMBERS.add(event["pid"])
         elif event["event"] == "exited":
             member.ended = event
-            if event["code"] is not None or event["signal"] is not None:  # else nobody saw it end
+            if _seen_to_end(event):
                 MEMBERS.discard(member.process and member.process.pid)
             self._selector.unregister(member.channel)
             member.channel.close()
@@ -227,11 +227,14 @@ class Server:
 
     def _look_back(self) -> None:
         for member in self.members.values():  # the server may be stopped, or a member be frozen
-            seen = member.ended and (member.ended["code"], member.ended["signal"]) != (None, None)
-            if seen:
-                continue
-            _kill_group(member)
-            member.channel.close()
+            if not (member.ended and _seen_to_end(member.ended)):
+                _kill_group(member)
+                member.channel.close()
+
+
+def _seen_to_end(exited: dict) -> bool:
+    """Whether a server saw the member end; else that has died, and the member may live on."""
+    return exited["code"] is not None or exited["signal"] is not None
 
 
 def _kill_group(member: Member, number: int = signal.SIGKILL) -> None:

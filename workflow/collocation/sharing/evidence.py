@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.process_lifetime import offspring
+from workflow.collocation.process_lifetime import offspring, trees
 from workflow.collocation.spec.errors import NotInForce, printable
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -140,7 +140,8 @@ def require_members(
             if len(compute) in (0, most) and len(mps) in (0, len(clients)):
                 return None
             # What a member started is listed, too, under a PID that tells nothing here.
-            others = len(compute) > most + (len(_started_by(pids)) if late else 0)
+            started = {process.pid for process in trees(pids)} - set(pids)
+            others = len(compute) > most + (len(started) if late else 0)
             return (GpuBusy if others else NotInForce)(
                 f"{method}: NVML lists {len(compute)} processes and {len(mps)} MPS clients; the "
                 f"cell has {len(pids)} members, {len(clients)} of them clients"
@@ -156,14 +157,6 @@ def require_members(
         return _strangers(listed, ours | ending)
 
     return _awaited(device, wrong)
-
-
-def _started_by(pids: Iterable[int]) -> list[psutil.Process]:
-    found = []
-    for pid in pids:
-        with suppress(psutil.Error):
-            found += psutil.Process(pid).children(recursive=True)
-    return found
 
 
 def _awaited(device: Device, wrong: Callable[[Listed, bool], Exception | None]) -> Listed:
