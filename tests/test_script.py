@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 from models import hook  # noqa: E402
 from models.jobs.command import Command  # noqa: E402
-from models.jobs.script_steps import Output  # noqa: E402
+from models.jobs.output_steps import Output  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
 

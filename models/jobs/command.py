@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 
 from models.clock import save_steps
-from models.jobs.script_steps import Hooked, Output, each, tree
+from models.jobs.output_steps import Output
+from models.jobs.script_steps import Hooked, each, tree
 from models.process import says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
