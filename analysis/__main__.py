@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate": "publish"}
 MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
 MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
+MODULES |= {"fit": "fit"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--job", default="", help="a workload of the study")
     add("--slowdown", default=inf, type=float, help="most of the slowest job")
     add("--memory", default=inf, type=float, help="most that may be used, GB")
+    add = command("fit", "the predictor's constants → config/predictor.yaml", of_study=False)
+    add("folders", nargs="+", type=Path, metavar="RESULTS/STUDY", help="what to fit to")
     add = command("compare", "two studies side by side", of_study=False)
     add("a", type=Path, metavar="A", help="folder of a study: results/STUDY")
     add("b", type=Path, metavar="B")

@@ -1,10 +1,9 @@
 """The throughput gain (STP) of a set, predicted from what each of its jobs shows alone.
 
-The form is n / (1 + (k X)^p)^(1/p): n where the GPU has room for all, 1 / k of what one job leaves
-where it has not. X is a sum over the members: of GRACT alone as separate processes, which take
-turns, of SMACT alone under MPS, which lets kernels run side by side. config/predictor.yaml holds
-the constants, and how far off they were on jobs left out of the fit; `python -m analysis fit`
-writes it.
+The form is n / (1 + (k X)^p)^(1/p): n while the GPU has room for all, n / (k X) when it is full.
+X is a sum over the members: of GRACT alone for separate processes, which take turns, of SMACT alone
+under MPS, where kernels run side by side. config/predictor.yaml holds the constants, and how far
+off they were on jobs left out of the fit; `python -m analysis fit` writes it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ class Alone(NamedTuple):
 class Prediction(NamedTuple):
     """STP of a set, with the band in which 90 % of the sets of left-out jobs were measured.
 
-    error: half the band's width over `stp`. kind: of jobs, `gaps` or `no_gaps`.
+    error: half the band's width over `stp`. kind: of the set, `gaps` or `no_gaps`. The band may
+    reach above n: it is of measured values, and the baseline of a gain is measured, too.
     """
 
     stp: float
@@ -60,6 +60,11 @@ def form(n, x, k, p):
 def kind_of(alone: Sequence[Alone]) -> str:
     """A set has no gaps if none of its jobs has: those of one are room for the others."""
     return NO_GAPS if all(job.gract >= NO_GAPS_FROM for job in alone) else GAPS
+
+
+def demand(method: str, alone: Sequence[Alone]) -> float:
+    """X: how many GPUs the jobs ask for in all."""
+    return sum(getattr(job, ACTIVITY[method]) for job in alone)
 
 
 @lru_cache
@@ -91,7 +96,6 @@ def predict(method: str, alone: Sequence[Alone], path: Path = FILE) -> Predictio
         raise ValueError("a prediction needs GRACT and SMACT of each job alone, from 0 to 1")
     kind = kind_of(alone)
     constants = read(path)[method, kind]
-    x = sum(getattr(job, ACTIVITY[method]) for job in alone)
-    stp = form(len(alone), x, constants.k, constants.p)
+    stp = form(len(alone), demand(method, alone), constants.k, constants.p)
     ends = stp * (1 - constants.error), stp * (1 + constants.error)
     return Prediction(stp, *ends, constants.error, kind)

@@ -1,0 +1,142 @@
+"""The predictor's constants, fitted to studies: python -m analysis fit RESULTS/STUDY...
+
+Writes config/predictor.yaml. Rows are the studies' values over all hosts, of every set of two or
+more jobs by the predictor's methods that has an STP, and GRACT and SMACT of each of its jobs alone
+(same implementation and input, separate process); nothing else is left out.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import yaml
+from scipy.optimize import least_squares
+
+from analysis import estimates, predict
+from analysis.predict import ACTIVITY, GAPS, NO_GAPS, NO_GAPS_FROM, Alone, form, kind_of
+from workflow.collocation.spec.names import parse_scenario, scenario_id
+
+SCALE = 0.05  # log STP; errors beyond it weigh less. About how well a job's rate alone repeats
+GROUPS = tuple((method, kind) for method in ACTIVITY for kind in (GAPS, NO_GAPS))
+ABOUT = {
+    "form": "STP = n / (1 + (k X)^p)^(1/p)",
+    "n": "members of the set",
+    "X": {m: f"sum over members of {name.upper()} alone" for m, name in ACTIVITY.items()},
+    "kinds": {
+        NO_GAPS: f"sets whose every member has GRACT alone >= {NO_GAPS_FROM}",
+        GAPS: "all other sets",
+    },
+    "fit": f"least squares on log STP, soft L1 with scale {SCALE}; a k for each group, one p for "
+    "all (a p for each did not predict better)",
+    "errors": "|measured / predicted - 1| of sets, by a fit that has seen none of their jobs; "
+    "median and 90 % quantile",
+}
+
+
+class Measured(NamedTuple):
+    """A set of a study: its jobs' names, what each member showed alone, and the STP of all."""
+
+    id: str
+    jobs: frozenset[str]
+    method: str
+    alone: tuple[Alone, ...]
+    stp: float
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.method, kind_of(self.alone)
+
+
+def measured(frame: pd.DataFrame, study: str = "") -> Iterator[Measured]:
+    """The sets of a study's estimates of which all is known."""
+    for method in ACTIVITY:
+        found = estimates.of(frame, "stp", method=method, window="")
+        for e in found[found["jobs"] > 1].itertuples():
+            scenario = parse_scenario(e.scenario)
+            alone = []
+            for job, count in scenario.parts:
+                where = {"scenario": scenario_id({job: 1}, scenario.variant), "method": "naive"}
+                where["implementation"] = e.implementation
+                rows = [estimates.get(frame, name, **where) for name in Alone._fields]
+                alone += [Alone(*(row.value if row else np.nan for row in rows))] * count
+            if np.isfinite([e.value, *np.ravel(alone)]).all():
+                jobs = frozenset(job for job, _ in scenario.parts)
+                name = f"{study} {e.scenario}/{e.implementation}".strip()
+                yield Measured(name, jobs, method, tuple(alone), e.value)
+
+
+def fitted(sets: Sequence[Measured]) -> dict[tuple[str, str], tuple[float, float]]:
+    """k and p by method and kind of job. Raises ValueError where a group has no set."""
+    for method, kind in sorted(set(GROUPS) - {each.group for each in sets}):
+        raise ValueError(f"{method}, {kind}: sets of at least two jobs are needed to fit it")
+    group = np.array([GROUPS.index(each.group) for each in sets])
+    n, x = np.array([(len(each.alone), predict.demand(each.method, each.alone)) for each in sets]).T
+    stp = np.log([each.stp for each in sets])
+
+    def off(logs: np.ndarray) -> np.ndarray:
+        *k, p = np.exp(logs)
+        return np.log(form(n, x, np.array(k)[group], p)) - stp
+
+    start = [*np.zeros(len(GROUPS)), np.log(5)]
+    exact = dict.fromkeys(("ftol", "xtol", "gtol"), 1e-12)  # so that all machines agree
+    found = least_squares(off, start, bounds=(-3, 4), loss="soft_l1", f_scale=SCALE, **exact)
+    *k, p = np.exp(found.x)
+    return {each: (float(k[i]), float(p)) for i, each in enumerate(GROUPS)}
+
+
+def left_out(sets: Sequence[Measured]) -> np.ndarray:
+    """measured / predicted - 1 of each set, by a fit to the sets with none of its jobs."""
+    errors = np.zeros(len(sets))
+    for jobs in {each.jobs for each in sets}:
+        constants = fitted([each for each in sets if not each.jobs & jobs])
+        for i, each in enumerate(sets):
+            if each.jobs == jobs:
+                x = predict.demand(each.method, each.alone)
+                errors[i] = each.stp / form(len(each.alone), x, *constants[each.group]) - 1
+    return errors
+
+
+def _errors(sets: Sequence[Measured], errors: np.ndarray, chosen: Sequence[bool]) -> dict:
+    """Counts, errors and the worst set of those chosen."""
+    names, off = [each for each, c in zip(sets, chosen, strict=True) if c], errors[chosen]
+    middle, most = np.quantile(np.abs(off), [0.5, 0.9])
+    worst = int(np.argmax(np.abs(off)))
+    found = {"sets": len(names), "jobs": len(frozenset().union(*(each.jobs for each in names)))}
+    found |= {"error_50": round(float(middle), 6), "error_90": round(float(most), 6)}
+    return found | {"worst": {names[worst].id: round(float(off[worst]), 6)}}
+
+
+def content(studies: Mapping[str, Sequence[Measured]]) -> dict:
+    """What config/predictor.yaml holds, from the sets of each study.
+
+    Raises ValueError where they are too few to fit or to leave a job out.
+    """
+    sets = [each for found in studies.values() for each in found]
+    constants, errors = fitted(sets), left_out(sets)
+    made = ABOUT | {"sets": {name: len(found) for name, found in studies.items()}}
+    made |= {"constants": {method: {} for method in ACTIVITY}, "mixes": {}}
+    for method, kind in GROUPS:
+        k, p = constants[method, kind]
+        chosen = [each.group == (method, kind) for each in sets]
+        made["constants"][method][kind] = {"k": round(k, 6), "p": round(p, 6)}
+        made["constants"][method][kind] |= _errors(sets, errors, chosen)
+    for method in ACTIVITY:
+        mixes = [each.method == method and len(each.jobs) > 1 for each in sets]
+        if any(mixes):
+            made["mixes"][method] = _errors(sets, errors, mixes)
+    return made
+
+
+def run(given: Namespace) -> str:
+    """The command: fits, writes the file, and says how far off it is."""
+    tables = {folder: estimates.read(folder / "estimates.parquet") for folder in given.folders}
+    studies = {folder.name: [*measured(frame, folder.name)] for folder, frame in tables.items()}
+    made = content(studies)
+    command = " ".join(["python -m analysis fit", *map(str, given.folders)])
+    text = yaml.safe_dump(made, sort_keys=False, width=100, allow_unicode=True)
+    predict.FILE.write_text(f"# Written by: {command}\n{text}", encoding="utf-8")
+    return yaml.safe_dump(made["constants"], sort_keys=False, width=100).rstrip()

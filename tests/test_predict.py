@@ -1,0 +1,220 @@
+"""A set's STP from its jobs alone: laws of the form, its fit, and the file that ships."""
+
+from itertools import product
+from statistics import median
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import fit, predict
+from analysis.__main__ import main as analysis
+from analysis.fit import Measured
+from analysis.predict import ACTIVITY, NO_GAPS_FROM, Alone, form
+from tests.handmade import frame, number, written
+from tests.studio import REPOSITORY
+
+SHARES = st.floats(0, 1)
+JOBS = st.builds(Alone, SHARES, SHARES)
+METHODS = st.sampled_from(sorted(ACTIVITY))
+
+
+@given(METHODS, st.lists(JOBS, min_size=1, max_size=24), st.randoms())
+def test_a_set_does_at_most_the_work_of_its_jobs_in_whatever_order(method, alone, random):
+    found = predict.predict(method, alone)
+    assert 0 < found.stp <= len(alone)
+    assert found.low <= found.stp <= found.high
+    random.shuffle(alone)
+    assert predict.predict(method, alone)[:3] == pytest.approx(found[:3])
+
+
+@given(METHODS, st.builds(Alone, st.floats(0, 0.3), st.floats(0, 0.3)))
+def test_one_small_job_runs_as_if_alone(method, job):
+    assert 0.98 <= predict.predict(method, [job]).stp <= 1
+
+
+@given(METHODS, JOBS, st.integers(1, 23))
+def test_more_of_a_job_never_do_less(method, job, n):
+    fewer, more = (predict.predict(method, [job] * count).stp for count in (n, n + 1))
+    assert fewer <= more * (1 + 1e-9)
+
+
+@given(METHODS, JOBS, JOBS, st.integers(1, 24))
+def test_jobs_that_fill_more_of_the_gpu_gain_less(method, a, b, n):
+    """Also where one has gaps and the other has none."""
+    small, large = Alone(*map(min, a, b)), Alone(*map(max, a, b))
+    gains = [predict.predict(method, [job] * n).stp for job in (small, large)]
+    assert gains[0] >= gains[1] * (1 - 1e-9)
+
+
+def test_a_set_without_gaps_is_one_none_of_whose_jobs_has_any():
+    busy, idle = Alone(NO_GAPS_FROM, 0.4), Alone(NO_GAPS_FROM - 0.01, 0.4)
+    kinds = [predict.predict("mps", alone).kind for alone in ([busy] * 2, [busy, idle], [idle])]
+    assert kinds == ["no_gaps", "gaps", "gaps"]
+
+
+# GRACT and SMACT alone, STP of 2, 4 and 7 as separate processes and under MPS: one H100, windows of
+# 1.6 s; nothing is fitted to them. GPT-2 small, ViT-S, LSTM, U-Net, GCN, Conformer, and the first
+# as a CUDA graph.
+UNSEEN = [
+    (0.19, 0.09, (2.04, 3.93, 4.52), (2.14, 4.15, 7.19)),
+    (0.22, 0.11, (2.04, 3.83, 4.32), (1.85, 4.34, 6.86)),
+    (0.64, 0.34, (1.63, 1.64, 1.64), (2.05, 2.74, 3.05)),
+    (0.83, 0.64, (1.07, 1.07, 1.07), (1.38, 1.50, 1.48)),
+    (0.48, 0.39, (1.47, 1.70, 1.71), (1.83, 2.50, 2.68)),
+    (0.17, 0.06, (2.31, 4.11, 5.40), (2.10, 4.20, 7.29)),
+    (0.99, 0.60, (0.91, 0.91, 0.91), (1.09, 1.20, 1.18)),
+]
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_jobs_that_nothing_was_fitted_to(place):
+    method, errors = list(ACTIVITY)[place], []
+    for gract, smact, *gains in UNSEEN:
+        for n, gain in zip((2, 4, 7), gains[place], strict=True):
+            told = predict.predict(method, [Alone(gract, smact)] * n).stp
+            errors.append(abs(gain / told - 1))
+    assert median(errors) < 0.08 and max(errors) < 0.25
+
+
+# -- the fit --------------------------------------------------------------------------------------
+
+KNOWN = {("naive", "gaps"): 1.05, ("naive", "no_gaps"): 1.12}
+KNOWN |= {("mps", "gaps"): 0.95, ("mps", "no_gaps"): 1.3}
+STUDIES = [REPOSITORY / "results" / name for name in ("h200", "h100", "turns", "arms")]
+
+
+def sets(p=4.0):
+    """Of six jobs, three with gaps, as the form with these constants would have them."""
+    jobs = {"a": Alone(0.2, 0.1), "b": Alone(0.5, 0.35), "c": Alone(0.8, 0.6)}
+    jobs |= {"d": Alone(0.99, 0.3), "e": Alone(1.0, 0.5), "f": Alone(0.98, 0.8)}
+    alike = [(name,) * n for name in jobs for n in (2, 3, 4, 7)]
+    for method, names in product(ACTIVITY, [*alike, ("a", "c"), ("b", "b", "e")]):
+        alone = tuple(jobs[name] for name in names)
+        k = KNOWN[method, predict.kind_of(alone)]
+        stp = form(len(names), predict.demand(method, alone), k, p)
+        yield Measured("+".join(names), frozenset(names), method, alone, stp)
+
+
+@pytest.mark.parametrize("p", [2.0, 4.0, 8.0])
+def test_the_fit_finds_the_constants_that_studies_were_made_with(p):
+    found = fit.fitted([*sets(p)])
+    assert {each: k for each, (k, _) in found.items()} == pytest.approx(KNOWN, rel=1e-4)
+    assert [each for _, each in found.values()] == pytest.approx([p] * 4, rel=1e-3)
+    assert max(abs(fit.left_out([*sets(p)]))) < 1e-3
+
+
+def test_the_error_of_a_set_is_that_of_a_fit_that_has_seen_none_of_its_jobs():
+    """A job that gains half of what others do is off by about a half, its mixes too."""
+    odd = [e._replace(stp=e.stp / (2 if "c" in e.jobs else 1)) for e in sets()]
+    for each, error in zip(odd, fit.left_out(odd), strict=True):
+        if "c" in each.jobs:
+            assert error == pytest.approx(-0.5, abs=0.01), each.id
+
+
+def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known():
+    def alone(scenario, *quantities, **more):
+        return [number(q, scenario, "naive", value=v, **more) for q, v in quantities]
+
+    both = ("gract", 0.5), ("smact", 0.25)
+    rows = [*alone("1x_a", *both, ("stp", 1.0)), *alone("1x_b", ("gract", 0.9), ("smact", 0.8))]
+    rows += alone("1x_c", ("gract", 0.9))
+    rows += alone("1x_a--files", ("gract", 0.1), ("smact", 0.05))
+    rows += [number("stp", "2x_a", method, value=1.5) for method in ("naive", "mps", "mps_equal")]
+    rows += [number("stp", scenario, value=1.2) for scenario in ("2x_b+1x_a", "2x_c", "1x_b+1x_c")]
+    rows += [number("stp", "3x_a--files", value=2.9), number("stp", "2x_a--departure", value=1.0)]
+    rows += [number("stp", "2x_a", implementation="graph"), number("stp", "2x_a", host="h1")]
+    found = {(each.id, each.method): each for each in fit.measured(frame(rows), "s")}
+    assert sorted(found) == [
+        *(("s 2x_a/paper_step", method) for method in ("mps", "naive")),
+        ("s 2x_b+1x_a/paper_step", "mps"),
+        ("s 3x_a--files/paper_step", "mps"),
+    ]
+    mix = found["s 2x_b+1x_a/paper_step", "mps"]
+    assert (mix.jobs, mix.stp) == ({"a", "b"}, 1.2)
+    assert predict.demand("naive", mix.alone) == pytest.approx(2.3)
+    assert predict.demand("mps", mix.alone) == pytest.approx(1.85)
+    assert found["s 3x_a--files/paper_step", "mps"].alone == (Alone(0.1, 0.05),) * 3
+
+
+def flat(content, at=""):
+    """Path → value, of nested mappings."""
+    if not isinstance(content, dict):
+        return {at: content}
+    return {k: v for key, each in content.items() for k, v in flat(each, f"{at}/{key}").items()}
+
+
+def test_the_file_that_ships_is_what_its_command_writes(tmp_path, monkeypatch, capsys):
+    ships = predict.FILE.read_text("utf-8")
+    monkeypatch.setattr(predict, "FILE", tmp_path / "predictor.yaml")
+    monkeypatch.chdir(REPOSITORY)
+    command = ships.splitlines()[0].partition("python -m analysis ")[2].split()
+    assert [REPOSITORY / study for study in command[1:]] == STUDIES
+    assert analysis(command) == 0 and "error_90" in capsys.readouterr().out
+    made = predict.FILE.read_text("utf-8")
+    assert made.splitlines()[0] == ships.splitlines()[0]
+    told, made = flat(yaml.safe_load(ships)), flat(yaml.safe_load(made))
+    texts = {key: value for key, value in told.items() if isinstance(value, str)}
+    assert {key: made.pop(key) for key in texts} == texts
+    assert made == pytest.approx({k: told[k] for k in told.keys() - texts.keys()}, abs=2e-6)
+
+
+def test_methods_tell_the_errors_of_the_file():
+    told = (REPOSITORY / "docs" / "methods.md").read_text("utf-8")
+    found = yaml.safe_load(predict.FILE.read_text("utf-8"))
+    for method, by_kind in found["constants"].items():
+        for kind, of in by_kind.items():
+            [worst] = of["worst"].values()
+            row = f"| `{method}` | {kind.replace('_', ' ')} | {of['k']:.2f} | {of['sets']} | "
+            row += f"{of['jobs']} | {100 * of['error_50']:.1f} % | {100 * of['error_90']:.1f} % | "
+            assert row + f"{100 * worst:+.0f} %".replace("-", "−") in told
+    mixes = [f"{100 * found['mixes'][method]['error_50']:.1f} %" for method in ACTIVITY]
+    assert " and ".join(mixes) in told
+
+
+# -- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "alone", "said"),
+    [
+        ("mig", [Alone(0.5, 0.2)], "mig"),
+        ("mps", [], "each job"),
+        ("mps", [Alone(0.5, float("nan"))], "each job"),
+        ("naive", [Alone(50, 0.2)], "from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(method, alone, said):
+    with pytest.raises(ValueError, match=said) as error:
+        predict.predict(method, alone)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "predictor.yaml"),
+        ("constants: {mps: {gaps: {k: 1}}}", "predictor.yaml.*'naive'"),
+        ("constants: [", "predictor.yaml"),
+        ("constants: 3", "predictor.yaml"),
+        ("", "predictor.yaml"),
+    ],
+)
+def test_a_file_that_is_missing_or_lacks_a_key_is_one_line(tmp_path, text, said):
+    path = tmp_path / "predictor.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises((OSError, ValueError), match=said) as error:
+        predict.predict("mps", [Alone(0.5, 0.2)], path)
+    assert "\n" not in str(error.value)
+
+
+def test_studies_that_are_too_few_to_fit_are_one_line(tmp_path, capsys):
+    rows = [number(name, "1x_a", "naive", value=0.5) for name in ("gract", "smact")]
+    folder = written(tmp_path / "few", [*rows, number("stp", "2x_a", "mps", value=1.5)])
+    before = predict.FILE.read_bytes()
+    for study, said in ((folder, "at least two jobs"), (tmp_path / "none", "no results")):
+        assert analysis(["fit", str(study)]) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert said in line and predict.FILE.read_bytes() == before
