@@ -6,6 +6,7 @@
 # make plan      what would run, in which order and how long it takes, and what failed: STUDY=kick BUDGET=25m
 # make report    Snakemake's report of what is there: report.html and report.zip in the study's folder
 # make advise    how many of a job to run, by which method: STUDY=h200 JOB=resnet26_cifar10_b128 SLOWDOWN=2 MEMORY=80
+# make recipe    a script that starts a set: JOBS=4 METHOD=mps CORES=2 RUN="python train.py" SYSTEM=slurm > start.sh
 # make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
 # make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
@@ -19,7 +20,8 @@
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
 # make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, JOB, SLOWDOWN, MEMORY, BENCH, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, JOB, SLOWDOWN, MEMORY, BENCH, SYSTEM, JOBS, METHOD, RUN,
+#            CORES, FOLDER, PYTHON, VENV.
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 PYTHON ?= python3
@@ -46,7 +48,7 @@ QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise plan doctor test test-slurm lint format bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise recipe plan doctor test test-slurm lint format bench wheelhouse clean
 
 help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
@@ -86,6 +88,10 @@ readme: $(BASE)
 explain advise: $(BASE)
 	@$(call named)
 	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
+
+SYSTEM ?= bash
+recipe: $(BASE)
+	@$(PY) -m analysis recipe --system '$(SYSTEM)' $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') -- $(RUN)
 
 artifact: $(BASE)
 	@$(call named)

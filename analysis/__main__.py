@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate": "publish"}
 MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
 MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
-MODULES |= {"fit": "fit"}
+MODULES |= {"fit": "fit", "recipe": "recipes"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +64,16 @@ def _parser() -> argparse.ArgumentParser:
     add("a", type=Path, metavar="A", help="folder of a study: results/STUDY")
     add("b", type=Path, metavar="B")
     add("--output", required=True, type=Path, metavar="FOLDER")
+    add = command("recipe", "a script that starts so many jobs on one GPU", of_study=False)
+    add("--system", default="bash", metavar="bash|slurm|kubernetes|ray|optuna|wandb")
+    add("--advice", type=Path, metavar="FILE", help="advice.json, which says all of what follows")
+    add("--jobs", type=int, metavar="N")
+    add("--method", help="naive (separate processes) or mps")
+    add("--sm-percent", type=int, metavar="P", help="SMs that a job may use under MPS, percent")
+    add("--cores", type=int, metavar="N", help="logical CPUs of each job")
+    add("--memory-gb", type=float, metavar="GB", help="GPU memory of one job; checked at the start")
+    add("--folder", default=".", help="where jobs run")
+    add("run", nargs="*", metavar="COMMAND", help="of one job, after --")
     return parser
 
 

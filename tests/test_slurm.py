@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 
 import pytest
 
+from analysis.recipes import recipe
 from tests import slurm
 from tests.studio import REPOSITORY, SHORT, Studio, alone, study, until, workload
 
@@ -141,6 +143,20 @@ def test_a_study_has_the_same_tables_as_without_slurm(studio, cluster):
         tables.append({name: _rows(studio.results / f"{name}.csv") for name in names})
         shutil.rmtree(studio.folder / "results")
     assert tables[0] == tables[1] and tables[0]["runs"] and tables[0]["estimates"]
+    assert not cluster.queue()
+
+
+def test_a_recipe_runs_all_its_jobs_in_one_allocation(cluster, gpus, tmp_path):
+    del gpus
+    command = ["sh", "-c", "echo $RECIPE_JOB $SLURM_JOB_ID $SLURM_CPUS_PER_TASK; exit $RECIPE_JOB"]
+    given = {"jobs": 3, "method": "naive", "folder": str(tmp_path)}
+    (tmp_path / "start.sh").write_text(recipe("slurm", command, **given))
+    submit = ["sbatch", "--parsable", "--wait", f"--chdir={tmp_path}", str(tmp_path / "start.sh")]
+    ended = subprocess.run(submit, capture_output=True, text=True, timeout=60)
+    output = (tmp_path / f"slurm-{ended.stdout.strip()}.out").read_text()
+    assert ended.returncode == 1 and "job 3 ended with status 3" in output, (ended, output)
+    logs = [(tmp_path / f"job-{job}.log").read_text().split() for job in (1, 2, 3)]
+    assert logs == [[str(job), ended.stdout.strip(), "3"] for job in (1, 2, 3)]
     assert not cluster.queue()
 
 

@@ -1,0 +1,79 @@
+"""The command `make recipe`: a script that starts several copies of a command on one GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from argparse import Namespace
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    comment_start_string="<#",  # bash has the usual one in ${#array[@]}
+    comment_end_string="#>",
+)
+TEMPLATES.filters |= {"quoted": shlex.quote, "literal": repr, "json": json.dumps}
+SYSTEMS, METHODS = ("bash", "slurm", "kubernetes", "ray", "optuna", "wandb"), ("naive", "mps")
+KEYS = ("run", "folder", "jobs", "method", "sm_percent", "cores", "memory_gb")  # of an advice
+
+
+def recipe(
+    system: str,
+    command: list[str],
+    jobs: int,
+    method: str,
+    sm_percent: int | None = None,
+    cores: int | None = None,
+    memory_gb: float | None = None,
+    folder: str = ".",
+) -> str:
+    """The script, or for Kubernetes the manifest, that starts equal jobs on one GPU.
+
+    system: one of SYSTEMS. command: of one job, word by word. method: `naive` (separate processes)
+    or `mps`. sm_percent: the most SMs that a job may use under MPS, in percent. cores: logical CPUs
+    of each job, no two jobs on the same. memory_gb: GPU memory of one job in GB; the script refuses
+    a GPU that has less free. folder: where jobs run. Raises ValueError for what cannot be started.
+    """
+    for name, value, allowed in (("system", system, SYSTEMS), ("method", method, METHODS)):
+        if value not in allowed:
+            raise ValueError(f"{name} {value!r}: allowed: {', '.join(allowed)}")
+    if not command:
+        raise ValueError("no command: name the program of one job and its arguments")
+    counts = {"jobs": jobs, "sm_percent": sm_percent, "cores": cores, "memory_gb": memory_gb}
+    for name, value in counts.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} {value}: must be above 0")
+    share = 100 // jobs if system == "kubernetes" else 100  # its device plug-in sets that limit
+    if sm_percent is not None and (method != "mps" or sm_percent > share):
+        raise ValueError(f"sm_percent {sm_percent}: needs MPS, and may be {share} at most here")
+    return TEMPLATES.get_template(f"{system}.j2").render(
+        **counts,
+        command=command,
+        method=method,
+        workers=1 if system == "ray" else jobs,  # Ray starts its trials itself, on all the cores
+        memory_mib=memory_gb and math.ceil(jobs * memory_gb * 1e9 / 2**20),
+        folder=str(Path(folder).resolve()),
+    )
+
+
+def run(given: Namespace) -> str:
+    """The recipe for what the command line, or a file of advice, says."""
+    said = vars(given)
+    if given.advice:
+        try:
+            said = json.loads(given.advice.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{given.advice}: no JSON: {error}") from None
+        if missing := [key for key in KEYS if key not in said]:
+            raise ValueError(f"{given.advice}: the advice lacks {', '.join(missing)}")
+    elif None in (given.jobs, given.method):
+        raise ValueError("say --jobs N --method METHOD -- COMMAND, or --advice FILE")
+    set_ = {key: said[key] for key in KEYS if key != "run"}
+    return recipe(given.system, said["run"], **set_).rstrip()
