@@ -121,7 +121,7 @@ def test_the_daemons_list_tells_who_is_a_client(clients, words):
     [
         ("GPU-9", 10, "runs on GPU-9, not on GPU-0"),
         (None, 10, None),  # a script of which NVML knows where it is
-        (None, 11, "did not say which device it runs on; GPU-0"),
+        (None, 11, "was not seen on GPU-0"),
     ],
 )
 def test_a_member_on_another_device_fails_the_cell(uuid, other, words):

@@ -1,15 +1,18 @@
 """The kind `command`: somebody's own training script, as a child of the training process.
 
-The script calls models/hook.py after each step, or each line of its output that matches a pattern
-is one. The training process starts it, holds it at the barrier, writes down when its steps ended,
-and ends it. Of its device a script says what the hook found in it, or nothing.
+Its steps are those of its optimizer (models/counter), or it calls models/hook.py after each, or
+lines of its output that match a pattern tell of them. The training process starts it, holds it at
+the barrier, writes down when its steps ended, and ends it, with all that it started. Of its device
+a script says what was found in the process that counts, or nothing.
 """
 
+import ctypes
 import os
 import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +21,7 @@ import psutil
 
 from models.clock import save_steps
 from models.jobs.output_steps import Output
-from models.jobs.script_steps import Hooked, each, tree
+from models.jobs.script_steps import Hooked, each, last_words
 from models.process import says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
@@ -26,7 +29,10 @@ PROGRESS_S = 0.5
 LOOK_S = 0.01  # between looks at a script that is on its way to the barrier
 DRAIN_S = 0.2  # for work in flight of a script that was stopped
 GRACE_S = 5.0  # for the script to end by itself after SIGTERM
+KILLS = 3
 TAIL = 20  # lines of output in which the reason of an end is sought
+COUNTER = Path(__file__).resolve().parents[1] / "counter"  # a folder with a sitecustomize
+PR_SET_CHILD_SUBREAPER = 36
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -55,7 +61,7 @@ class Command:
             self.phase = "stop"
             self.stop()
         finally:
-            if self.child and self.child.returncode is None:
+            if self.child:
                 self.end()
 
     def build(self) -> None:
@@ -63,19 +69,20 @@ class Command:
         spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         if spec.get("cores"):
             os.sched_setaffinity(0, spec["cores"])
-        self.steps = (Hooked if spec["steps"] == "hook" else Output)(spec)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # a double fork leaves us nobody
+        self.steps = (Hooked if spec["steps"] == "auto" else Output)(spec)
         self.start()
-        while not self.steps.done:
-            self.look(LOOK_S)
+        self.until(lambda: self.steps.done)
         laps.append(time.monotonic())
         took = [round(later - earlier, 4) for earlier, later in pairwise(laps)]
         self.channel.emit(
             "built",
-            **{"script": self.child.pid} | self.steps.facts,
+            **self.steps.facts,
+            script=self.child.pid,
             pid=os.getpid(),
             threads=spec["threads"],
             cores=sorted(os.sched_getaffinity(0)),
-            commands=[],
+            commands=["hold"],
             seconds=dict(zip(("fork", "script"), took, strict=True)),
         )
 
@@ -89,6 +96,8 @@ class Command:
         environment = dict(os.environ)
         for ours in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
             environment.pop(ours, None)  # the first would hide modules in the script's own folder
+        path = [str(COUNTER), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
         self.child = subprocess.Popen(
             words,
             cwd=spec["directory"],
@@ -126,7 +135,7 @@ class Command:
 
     def how_it_ended(self) -> str:
         """One line: out of memory if its last words say so."""
-        lines = [line.strip() for line in _last_words().splitlines() if line.strip()][-TAIL:]
+        lines = [line.strip() for line in last_words().splitlines() if line.strip()][-TAIL:]
         for line in lines:
             if says_out_of_memory(line):
                 return f"the script: {line}"
@@ -135,14 +144,19 @@ class Command:
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
 
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until that is so. Raises RuntimeError if no step comes in the time for one."""
+        while not reached():
+            self.look(LOOK_S)
+            if why := self.steps.why_none():
+                raise RuntimeError(why)
+
     def warm_up(self) -> None:
         """At least `warmup_steps`, until `warmup_s` have passed since the first; then hold it."""
-        steps = self.steps
+        steps, least = self.steps, self.spec["warmup_steps"]
         until = time.monotonic() + (self.spec.get("warmup_s") or 0)
-        while steps.done < self.spec["warmup_steps"] or time.monotonic() < until:
-            self.look(LOOK_S)
-        while not steps.hold():
-            self.look(LOOK_S)
+        self.until(lambda: steps.done >= least and time.monotonic() >= until)
+        self.until(steps.hold)
         self.look(0)
         self.channel.emit("warm", steps=steps.done)
 
@@ -153,7 +167,8 @@ class Command:
         self.channel.emit("started", t=time.monotonic_ns())
         steps.go(work)
         while True:
-            self.look(PROGRESS_S / 5)
+            if self.look(PROGRESS_S / 5) == "hold":
+                self.hold()
             made = steps.done - self.go_step
             if not done and time.monotonic() - told >= PROGRESS_S:
                 told, samples = time.monotonic(), made * self.spec["batch_size"]
@@ -161,6 +176,14 @@ class Command:
             if not done and made == work:
                 done = True
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
+
+    def hold(self) -> None:
+        """Have the script rest until it is told to resume."""
+        self.until(self.steps.hold)
+        self.channel.emit("held", steps=self.steps.done - self.go_step)
+        while self.look(None) != "resume":
+            pass
+        self.steps.go(None)
 
     def stop(self) -> None:
         """End the script, write steps.npz, say what was done."""
@@ -185,17 +208,13 @@ class Command:
 
     def end(self) -> None:
         """End the script and what it started: by SIGTERM, then for sure."""
-        running = tree(self.child.pid)
+        us = psutil.Process()
+        running = us.children(recursive=True)
         each(running, psutil.Process.terminate)
         each(running, psutil.Process.resume)
-        _, left = psutil.wait_procs(running, timeout=GRACE_S)
-        each(left, psutil.Process.kill)
+        psutil.wait_procs(running, timeout=GRACE_S)
+        for _ in range(KILLS):  # what is killed may just have started another
+            left = us.children(recursive=True)
+            each(left, psutil.Process.kill)
+            psutil.wait_procs(left, timeout=GRACE_S)
         self.child.wait()
-
-
-def _last_words(size: int = 1 << 14) -> str:
-    """The end of this process's log, to which the script printed."""
-    with suppress(OSError), Path("/proc/self/fd/1").open("rb") as log:
-        log.seek(max(log.seek(0, os.SEEK_END) - size, 0))
-        return log.read().decode(errors="replace")
-    return ""

@@ -36,6 +36,9 @@ class Output:
         """Steps made so far, but none beyond those asked for."""
         return min(len(self.end_ns), self.limit)
 
+    def why_none(self) -> None:
+        """Nothing: it says so itself when it looks."""
+
     def look(self) -> None:
         """Take in what was printed."""
         while self.source is not None:

@@ -1,10 +1,12 @@
-"""How somebody else's script tells of its steps, and how it is held at the barrier."""
+"""Steps that a script, or its optimizer, tells of itself, and how it is held at the barrier."""
 
 import json
 import mmap
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -12,10 +14,13 @@ import psutil
 from models import hook
 
 FOREVER = 1 << 62
+LAST = 1 << 14  # bytes of output in which one looks for a reason
 
 
 class Hooked:
-    """The same of a script in which models/hook.py tells of steps, in memory that we share."""
+    """Steps told by models/hook.py in memory that we share: by the script's optimizer, or by two
+    lines in the script.
+    """
 
     theirs = source = None  # it prints to our log, and there is nothing to look for
 
@@ -27,7 +32,39 @@ class Hooked:
         gate, self.gate = os.pipe()
         self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, self.every
         self.header[hook.SYNC] = int(spec["sync"])
+        self.header[hook.AHEAD] = round(1e9 * (spec.get("in_flight_s") or 0))
+        self.most_s = spec["first_step_s"] * spec["beside"]
+        self.seen, self.since = None, 0.0
         self.environment = {hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
+
+    def why_none(self) -> str | None:
+        """None while steps come; once there was none for too long why, as far as one can see from
+        here, and what to do.
+        """
+        seen, now = (self.header[hook.STAGE], self.done), time.monotonic()
+        if seen != self.seen:
+            self.seen, self.since = seen, now
+        if now - self.since < self.most_s:
+            return None
+        if seen[0] == hook.CAPTURED:
+            said = "its optimizer was captured in a CUDA graph, and a replay tells nobody"
+        elif self.done:
+            said = f"after {self.done} steps no optimizer has made another"
+        elif seen[0] == hook.TORCH:
+            said = "torch is loaded, and no optimizer of torch.optim has made a step"
+        elif seen[0] == hook.PYTHON:
+            said = "Python runs, and has not loaded torch"
+        else:
+            said = (
+                "no Python with the counter runs in it (no Python at all, python -S, -I or -E, or "
+                "PYTHONPATH was set anew)"
+            )
+        lines = " | ".join(last_words().splitlines()[-3:])
+        return (
+            f"no step for {self.most_s:g} s: {said}. Call models.hook.step after each step "
+            "(docs/own-job.md), give a pattern of its output as `steps`, or a larger first_step_s"
+            f". It said last: {lines or 'nothing'}"
+        )
 
     @property
     def facts(self) -> dict:
@@ -69,3 +106,11 @@ def each(processes: list[psutil.Process], act: Callable) -> list:
         with suppress(psutil.NoSuchProcess):
             results.append(act(process))
     return results
+
+
+def last_words() -> str:
+    """The end of this process's log, to which the script printed."""
+    with suppress(OSError), Path("/proc/self/fd/1").open("rb") as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - LAST, 0))
+        return log.read().decode(errors="replace")
+    return ""

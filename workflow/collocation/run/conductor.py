@@ -132,7 +132,8 @@ class Conductor:
             self.members.append(Tracked(spec["member"], spec["workload"], spec["batch_size"]))
             self.server.start(spec, self.log / f"member{spec['member']}.log")
         self._reach("built")
-        self.watch.members({member.member: member.pid for member in self.alive})
+        # Of a command its script is looked at, and not what starts and ends it.
+        self.watch.members({m.member: m.events["built"].get("script", m.pid) for m in self.alive})
         if self.measure.kind == "interleaved" and len(self._able("hold")) < len(self.alive):
             raise NotInForce("interleaved: a member does not know the command 'hold'")
 

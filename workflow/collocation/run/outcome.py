@@ -64,8 +64,6 @@ class Tracked:
         self.events[kind] = event
         if kind == "forked":
             self.pid = event["pid"]
-        elif kind == "built":
-            self.pid = event.get("script", self.pid)  # the process of a command, a child of ours
         elif kind == "error":
             status = "out_of_memory" if event["out_of_memory"] else "failed"
             self.end(status, f"{event['class']}: {event['message']}", event["phase"], event["t"])

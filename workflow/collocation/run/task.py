@@ -101,6 +101,7 @@ def member_specs(
                 **job.model_dump(exclude=BESIDE),
                 **_of_kind(job, spec.implementation, datasets),
                 "member": index,
+                "beside": len(spec.members),  # as many begin at once
                 "workload": member.workload,
                 "input": job.input.resolved(),
                 "work": member.work,

@@ -44,6 +44,13 @@ Reports = Mapping[int, Report]  # by member
 Listed = dict[str, list[int] | None]  # as Device.processes gives it
 
 
+def processes_of(report: Report) -> set[int]:
+    """All PIDs that the member and what it started are known as: a script may compute in a child
+    (torchrun, accelerate, a shell's).
+    """
+    return names_of({report.pid, *(process.pid for process in trees([report.pid]))})
+
+
 def called(member: int, report: Report) -> str:
     """How sentences name a member."""
     return f"member {member} (PID {report.pid})"
@@ -52,16 +59,17 @@ def called(member: int, report: Report) -> str:
 def require_device(method: str, reports: Reports, uuid: str, device: Device | None = None) -> None:
     """Raise NotInForce unless every one of these members runs on this GPU or MIG device.
 
-    device: the whole GPU, on which NVML has to list a script that does not say where it runs.
+    device: the whole GPU, on which NVML has to list a process of a script that does not say where
+    it runs.
     """
     for member, report in reports.items():
         who, found = f"{method}: {called(member, report)}", report.device_uuid
         if found is None:
-            if device and known_as(report.pid) & set(device.processes()["compute"] or []):
+            if device and processes_of(report) & set(device.processes()["compute"] or []):
                 continue
             raise NotInForce(
-                f"{who} did not say which device it runs on; {uuid} was planned. "
-                "Have a script say so by models.hook.step"
+                f"{who} was not seen on {uuid}: NVML lists none of its processes there, and it "
+                "says of no device that it runs on it"
             )
         if found != uuid:
             raise NotInForce(f"{who} runs on {found}, not on {uuid}")
@@ -70,7 +78,7 @@ def require_device(method: str, reports: Reports, uuid: str, device: Device | No
 def among(reports: Reports, pids: Iterable[int], there: bool) -> str:
     """Those members that are, or are not, in a list of PIDs."""
     listed = set(pids)
-    found = [called(m, r) for m, r in reports.items() if bool(known_as(r.pid) & listed) is there]
+    found = [called(m, r) for m, r in reports.items() if bool(processes_of(r) & listed) is there]
     return ", ".join(found)
 
 
@@ -120,28 +128,31 @@ def require_members(
     method: str, device: Device, plain: Reports, clients: Reports | None = None, server: int = 0
 ) -> Listed:
     """What NVML lists on the card, once that is these members, plain ones and clients of the MPS
-    server (their PIDs), and nobody else.
+    server, each with what it started, and nobody else.
 
     Where it shows them under other PIDs than they have here, as in a container, it has to list as
-    many; where it lists nobody, that tells nothing. Raises GpuBusy, naming PID and owner, if others
-    stay on the card; NotInForce if a member is not listed, or is no client that has to be one, or
-    is one that must not be.
+    many, or more where they started processes; where it lists nobody, that tells nothing. Raises
+    GpuBusy, naming PID and owner, if others stay on the card; NotInForce if a member is not listed,
+    or is no client that has to be one, or is one that must not be.
     """
     clients = clients or {}
     pids = [report.pid for report in (*plain.values(), *clients.values())]
-    ours = names_of([*pids, server] if server else pids)
 
     def wrong(listed: Listed, late: bool) -> Exception | None:
         compute, mps = listed["compute"] or [], listed["mps"] or []
         if not pids:  # those that failed may be slow to leave
             return None
+        started = {process.pid for process in trees(pids)}
+        ours = names_of({*pids, *started, *[server] * bool(server)})
         if not ours & set(compute):
             most = len(pids) + bool(clients)
             if len(compute) in (0, most) and len(mps) in (0, len(clients)):
                 return None
             # What a member started is listed, too, under a PID that tells nothing here.
-            started = {process.pid for process in trees(pids)} - set(pids)
-            others = len(compute) > most + (len(started) if late else 0)
+            room = most + len(started - set(pids))
+            if most < len(compute) <= room and len(mps) <= len(clients) + room - most:
+                return None
+            others = len(compute) > room
             return (GpuBusy if others else NotInForce)(
                 f"{method}: NVML lists {len(compute)} processes and {len(mps)} MPS clients; the "
                 f"cell has {len(pids)} members, {len(clients)} of them clients"

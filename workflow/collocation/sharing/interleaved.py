@@ -43,13 +43,20 @@ class Interleaved(Method):
             yield Together(naive.Plain(device), served, turns)
 
     def _conditions(self, spec: CellSpec) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
-        """Each condition and its members, by their index."""
+        """Each condition and its members, by their index; a part of a set has none of its own."""
         names = [member.workload for member in spec.members]
-        for index, condition in enumerate(conditions(self.name, names)):
-            yield (
-                condition,
-                {m: its for m, its in enumerate(spec.members) if its.condition == index},
-            )
+        found = conditions(self.name, names)
+        for index, condition in enumerate(found):
+            own = {m: its for m, its in enumerate(spec.members) if its.condition == index}
+            if not own:
+                own = {
+                    m: its
+                    for m, its in enumerate(spec.members)
+                    if found[its.condition].method == condition.method
+                    and not found[its.condition].job
+                }
+                own = dict(list(own.items())[: condition.jobs])
+            yield condition, own
 
     def _clients(self, spec: CellSpec) -> dict[int, MemberSpec]:
         """The members that the daemon serves."""

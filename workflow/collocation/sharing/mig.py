@@ -75,7 +75,7 @@ class Instances(Sharing):
         return f"gi:{self.seat(member).instance.id}"
 
     def witness(self, reports: dict[int, Report]) -> dict:
-        self.names |= evidence.names_of(report.pid for report in reports.values())
+        self.names = self.names.union(*map(evidence.processes_of, reports.values()))
         mig_card.require_unchanged(self.device, self.layout, self.devices)
         members = {member: self._facts(member, report) for member, report in reports.items()}
         listed = evidence.require_members(self.method, self.device, reports)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
+from workflow.collocation.process_lifetime import trees
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method, Sharing, register
 from workflow.collocation.sharing.evidence import Listed, NotInForce, Report, Reports, called
@@ -93,7 +94,8 @@ class Clients(Sharing):
             raise NotInForce(f"MPS: not among server {server}'s clients {clients}: {absent}")
         if joined := evidence.among(plain or {}, clients, True):
             raise NotInForce(f"MPS: among server {server}'s clients, not planned so: {joined}")
-        self.names |= evidence.names_of([server, *(report.pid for report in reports.values())])
+        found = map(evidence.processes_of, reports.values())
+        self.names |= evidence.names_of([server]).union(*found)
         self.listed = evidence.require_members(
             self.method, self.device, plain or {}, reports, server
         )
@@ -123,14 +125,18 @@ class Clients(Sharing):
         return self.names
 
     def release(self, pid: int) -> None:
-        """Have the server drop one client's work, so that killing it then harms no neighbour.
+        """Have the server drop the work of one member's processes, so that killing it then harms no
+        neighbour.
 
-        The client's process lives on. Never raises, and takes RELEASE_S at most.
+        They live on. Never raises, and takes RELEASE_S at most.
         """
         until = time.monotonic() + RELEASE_S
+        names = {pid, *(process.pid for process in trees([pid]))}
         with suppress(NotInForce):
             for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
-                self.daemon.ask(f"terminate_client {server} {pid}", until - time.monotonic())
+                clients = _pids(self.daemon.ask(f"get_client_list {server}", RELEASE_S))
+                for name in names & set(clients):
+                    self.daemon.ask(f"terminate_client {server} {name}", until - time.monotonic())
 
     def _limit_in_force(self, member: int, report: Report) -> dict:
         """What is evidence of this member's limits; raises NotInForce if one is not in force, if

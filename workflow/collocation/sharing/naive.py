@@ -47,7 +47,7 @@ class Plain(Sharing):
     def facts(self, reports: Reports, listed: Listed) -> dict:
         """The evidence, with NVML's lists, which hold the members and nobody else."""
         members = sorted(report.pid for report in reports.values())
-        self.names |= evidence.names_of(members)
+        self.names = self.names.union(*map(evidence.processes_of, reports.values()))
         told = bool(members and listed["compute"]) and listed["mps"] is not None
         return {
             "verified": told or None,

@@ -174,11 +174,17 @@ def _cell(
             **(limits.of(name, len(names)) if limits else {}),
         )
 
-    members = tuple(
-        member(name, condition, number)
-        for number, condition in enumerate(turns)
-        for name in ([condition.job] if condition.job else names)
-    )
+    loaded: set[str] = set()  # methods of which members are loaded: of smaller sets, the first ones
+    members = []
+    for number, condition in sorted(
+        enumerate(turns), key=lambda turn: -(turn[1].jobs or len(names) + 1)
+    ):
+        if condition.jobs and condition.method in loaded:
+            continue
+        those = [condition.job] if condition.job else names[: condition.jobs]
+        members += [member(name, condition, number) for name in those]
+        loaded |= {condition.method} if not condition.job else set()
+    members = tuple(members)
     if kind == "departure":
         leaves = group.leaving_workload if mix else None
         measure["leaving_member"] = names.index(leaves) if leaves else len(names) - 1

@@ -143,8 +143,9 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     """What the study cannot ask of a job, with the key where it does."""
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
-    if job.kind == "command" and study.measure_of(group).kind == INTERLEAVED:
-        return f"measure.kind: '{name}' is a command, which nothing can hold between its steps"
+    counted = job.kind == "command" and job.steps != "auto"  # by lines of its output
+    if counted and study.measure_of(group).kind == INTERLEAVED:
+        return f"measure.kind: a pattern counts the steps of '{name}', and holds it between none"
     why = job.no_graph(group.input or job.input.mode)
     for implementation in (group.implementations or study.implementations) if why else ():
         if IMPLEMENTATIONS[implementation]["cuda_graph"]:

@@ -103,6 +103,7 @@ class Condition:
     """A set that takes turns with others in one cell, and the scenario that it is.
 
     name: as records have it. job: of one that is alone. again: another side is the same set.
+    jobs: how many of the set's one workload, where it is not all of them.
     """
 
     scenario: str
@@ -110,21 +111,34 @@ class Condition:
     again: bool = False
     name: str = ""
     job: str | None = None
+    jobs: int | None = None
 
 
 def conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
     """The conditions of a cell with these workloads, by its method's name, `alone-naive-mps`.
 
-    A name that comes again gets a number: `naive`, `naive_2`.
+    A name that comes again gets a number: `naive`, `naive_2`. `4xmps` is the first four of the
+    members that `mps` in the same cell has, or the next larger of its kind, such as `7xmps`.
     """
     jobs, found, times = list(dict.fromkeys(workloads)), [], Counter()
     for word in method.split(JOIN):
+        count, word = part_of(word)
+        if count:
+            name = f"{count}x{word}"
+            found.append(Condition("", word, name=name, jobs=count))
+            continue
         for job in jobs if word == ALONE else [None]:
             name = f"{word}:{job}" if job and jobs[1:] else word
             times[name] += 1
             numbered = name if times[name] == 1 else f"{name}_{times[name]}"
             found.append(Condition("", "naive" if word == ALONE else word, name=numbered, job=job))
     return found
+
+
+def part_of(word: str) -> tuple[int | None, str]:
+    """`4xmps` → (4, "mps"); `mps` → (None, "mps")."""
+    match = re.fullmatch(r"([1-9]\d*)x(\w+)", word)
+    return (int(match[1]), match[2]) if match else (None, word)
 
 
 @lru_cache(maxsize=4096)
@@ -138,7 +152,10 @@ def conditions_of(scenario: str, method: str) -> dict[str, Condition]:
     others = [variant for variant in variants if variant != INTERLEAVED]
     found: dict[str, Condition] = {}
     for condition in conditions(method, [name for name, _ in parse_scenario(scenario).parts]):
-        its = "--".join([f"1x_{condition.job}" if condition.job else body, *others])
+        set_of = f"1x_{condition.job}" if condition.job else body
+        if condition.jobs:
+            set_of = f"{condition.jobs}x_{parse_scenario(scenario).parts[0][0]}"
+        its = "--".join([set_of, *others])
         again = any((its, condition.method) == (one.scenario, one.method) for one in found.values())
         found[condition.name] = replace(condition, scenario=its, again=again)
     return found

@@ -31,6 +31,7 @@ from workflow.collocation.spec.names import (
     INTERLEAVED,
     PLAIN,
     family_of,
+    part_of,
 )
 from workflow.collocation.spec.workloads import DATASETS, AnyWorkload
 
@@ -208,17 +209,20 @@ class Study(Strict):
                 yield f".measure.drop_s: {said}"
         for key, members, methods in group.scenarios():
             key, count = f".{key}", sum(members.values())
-            for index, method in enumerate(methods):
+            for index, word in enumerate(methods):
+                part, method = part_of(word) if turns else (None, word)
                 its = METHODS.get(method, Bounds())
                 if method not in known:
                     yield not_allowed(f"{key}.{index}", method, known)
+                if part and (len(members) > 1 or part > count or method not in ("naive", "mps")):
+                    yield f"{key}.{index}: '{word}' is no part of {count} copies of one workload"
                 if not its.least <= count <= its.most:
                     yield f"{key}: '{method}' takes {its.least} to {its.most} members, not {count}"
             if measure.kind == "departure" and count < 2:
                 yield f"{key}: a departure needs at least 2 members"
             if turns and len(methods) < 2:
                 yield f"{key}: 'interleaved' needs at least 2 conditions"
-            clients = count * sum(method not in PLAIN for method in methods)
+            clients = count * sum(part_of(method)[1] not in PLAIN for method in methods)
             if turns and clients > MOST_MEMBERS:
                 yield f"{key}: {clients} members are clients of one MPS daemon; at most 48 can be"
 

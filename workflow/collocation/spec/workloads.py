@@ -161,9 +161,10 @@ class CommandWorkload(Workload):
     kind: Literal["command"] = Field(description="somebody's own script")
     run: list[Text] = Field(min_length=1, description="program, arguments, {seed}, {batch_size}")
     folder: str = Field(".", description="working directory, from where the study is run")
-    steps: str = Field("hook", description="hook, or a regular expression of lines of its output")
+    steps: str = Field("auto", description="auto (its optimizer's, or the hook), or a pattern")
+    first_step_s: float = Field(30, gt=0, description="seconds without a step that end a cell")
     environment: dict[Variable, Text | None] = Field({}, description="null: as here, not recorded")
-    sync: bool = Field(False, description="hook: wait for the GPU at the end of each step")
+    sync: bool = Field(False, description="auto: wait for the GPU at the end of each step")
     unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
 
     @field_validator("environment")

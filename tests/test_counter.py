@@ -1,0 +1,242 @@
+"""Steps counted by a script's optimizer, and a script as a tree of processes; by the real Command.
+
+Scripts write their own clock beside: what is counted has to be what they did.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("torch")
+
+from models import hook  # noqa: E402
+from models.jobs.command import Command  # noqa: E402
+from models.protocol import Channel  # noqa: E402
+from tests.studio import REPOSITORY  # noqa: E402
+
+TRAIN = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.01)
+steps = 0
+while True:
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    steps += 1
+    open({truth!r}, "w").write(str(steps))
+"""
+ACCUMULATES = (
+    TRAIN.replace("    optimizer.step()", "    if turn(): optimizer.step()")
+    .replace(
+        "steps = 0",
+        "steps = micro = 0\ndef turn():\n    global micro; micro += 1; return micro % 4 == 0",
+    )
+    .replace("    steps += 1", "    steps = micro // 4")
+)
+GAN = TRAIN.replace(
+    "    optimizer.step()",
+    "    optimizer.step()\n    for _ in range(3): other.step()",
+).replace("steps = 0", "steps = 0\nother = torch.optim.Adam(model.parameters(), lr=1e-4)")
+FORKS = """
+import os, subprocess, sys
+if sys.argv[1:]:
+    exec(open({inner!r}).read())
+sys.exit(subprocess.call([sys.executable, __file__, "child"]))
+"""
+TWO_LINES = """
+import time
+from models.hook import step
+n = 0
+while True:
+    time.sleep(0.001); n += 1
+    open({truth!r}, "w").write(str(n))
+    step()
+"""
+BOTH = TRAIN.replace(
+    "import sys, torch", "import sys, torch\nfrom models.hook import step"
+).replace("    steps += 1", "    optimizer.step()\n    step()\n    steps += 1")
+SHELL = "cd {folder} && {python} inner.py; exit $?"
+
+
+def run(tmp_path, words, seconds=1.0, warmup=5, **more) -> tuple[list[dict], dict]:
+    """The events of a member that runs this command for so long, and its steps.npz."""
+    spec = {"run": words, "directory": str(tmp_path), "steps": "auto", "batch_size": 4, "seed": 0}
+    spec |= {"threads": 1, "sync": False, "loss_every": 10, "warmup_steps": warmup, "beside": 1}
+    spec |= {"first_step_s": 30, "folder": str(tmp_path), "forked_s": time.monotonic()} | more
+    (heard, told), (commands, say) = os.pipe(), os.pipe()
+    log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    if (pid := os.fork()) == 0:
+        try:
+            os.environ["PYTHONPATH"] = str(REPOSITORY)
+            os.setpgid(0, 0)
+            for stream in (1, 2):
+                os.dup2(log, stream)
+            channel = Channel(0, told, commands)
+            try:
+                Command(spec, channel).run()
+            except RuntimeError as error:
+                channel.error("RuntimeError", str(error))
+        finally:
+            os._exit(0)
+    os.close(told)
+    events = []
+    with os.fdopen(heard) as lines:
+        for line in lines:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "warm":
+                os.write(say, b"go\n")
+            if events[-1]["event"] == "started":
+                time.sleep(seconds)
+                os.write(say, b"stop\n")
+    os.waitpid(pid, 0)
+    steps = tmp_path / "steps.npz"
+    return events, dict(np.load(steps)) if steps.exists() else {}
+
+
+def named(events: list[dict], name: str) -> dict:
+    return next(event for event in events if event["event"] == name)
+
+
+CASES = {
+    "sgd": (TRAIN, "SGD"),
+    "adamw": (TRAIN, "AdamW"),
+    "gradient accumulation": (ACCUMULATES, "SGD"),
+    "two optimizers": (GAN, "SGD"),
+    "the hook, no torch": (TWO_LINES, None),
+    "the hook knows better": (BOTH, "SGD"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("wrapped", ["", "python", "shell"])
+def test_steps_are_counted_as_the_script_made_them(case, wrapped, tmp_path):
+    if wrapped and case not in ("sgd", "the hook, no torch"):
+        pytest.skip("one script is enough")
+    source, optimizer = CASES[case]
+    truth = tmp_path / "truth"
+    filled = source.replace("{optimizer}", optimizer or "").replace("{truth!r}", repr(str(truth)))
+    (tmp_path / "inner.py").write_text(filled)
+    words = ["python", "inner.py"]
+    if wrapped == "python":
+        (tmp_path / "outer.py").write_text(FORKS.format(inner=str(tmp_path / "inner.py")))
+        words = ["python", "outer.py"]
+    if wrapped == "shell":
+        words = ["sh", "-c", SHELL.format(folder=tmp_path, python=sys.executable)]
+    events, _ = run(tmp_path, words)
+    counted = named(events, "warm")["steps"] + named(events, "stopped")["steps"]
+    # One is not written down or told yet; before the hook's first, two were its optimizer's.
+    assert -1 <= counted - int(truth.read_text()) <= (3 if source is BOTH else 1)
+    assert named(events, "built").get("optimizer") == optimizer
+
+
+def test_held_time_belongs_to_no_step(tmp_path):
+    """Between `held` and `resume` no step ends, and the script goes on where it was."""
+    truth = tmp_path / "truth"
+    (tmp_path / "inner.py").write_text(
+        TRAIN.replace("{optimizer}", "SGD").replace("{truth!r}", repr(str(truth)))
+    )
+    memory = run(tmp_path, ["python", "inner.py"], in_flight_s=0.02)
+    assert named(memory[0], "built")["commands"] == ["hold"]
+    assert (np.diff(memory[1]["end_ns"]) >= 0).all()
+
+
+NONE = {
+    "no torch": (
+        ["python", "-c", "import time; print('hello', flush=True); time.sleep(60)"],
+        "not loaded torch",
+    ),
+    "no optimizer": (
+        ["python", "-c", "import torch, time; time.sleep(60)"],
+        "no optimizer of torch",
+    ),
+    "isolated": (["python", "-I", "-c", "import time; time.sleep(60)"], "python -S, -I or -E"),
+    "no site": (["python", "-S", "-c", "import time; time.sleep(60)"], "python -S, -I or -E"),
+    "no Python": (["sleep", "60"], "no Python at all"),
+    "stops": (
+        [
+            "python",
+            "-c",
+            "import torch, time; p = torch.ones(1, requires_grad=True); "
+            "o = torch.optim.SGD([p]); [o.step() for _ in range(7)]; time.sleep(60)",
+        ],
+        "after 7 steps no optimizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_no_step_is_said_with_the_reason(case, tmp_path):
+    words, said = NONE[case]
+    events, _ = run(tmp_path, words, first_step_s=4, warmup=20)
+    message = named(events, "error")["message"]
+    assert said in message and "models.hook.step" in message
+    assert ("hello" in message) is (case == "no torch")
+
+
+def test_what_a_script_leaves_behind_ends_with_it(tmp_path):
+    """A daemon by a double fork, in a session of its own, with the script's descriptors."""
+    code = (
+        "import os, time, torch\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        open('daemon', 'w').write(str(os.getpid())); time.sleep(600)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "p = torch.ones(1, requires_grad=True); o = torch.optim.SGD([p])\n"
+        "while True: o.step()\n"
+    )
+    run(tmp_path, ["python", "-c", code], seconds=0.2)
+    pid = int((tmp_path / "daemon").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def environment(path, **more) -> dict:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))} | more
+
+
+def test_the_scripts_own_sitecustomize_runs(tmp_path):
+    """Also where nothing is counted; and Python draws the same random numbers."""
+    counter = REPOSITORY / "models" / "counter"
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = 'ran'")
+    code = (
+        "import sys, random; print(sys.own, random.getstate()[0], 'sitecustomize' in sys.modules)"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=environment(path), capture_output=True, text=True
+        )
+        for path in ([counter, tmp_path], [tmp_path])
+    ]
+    assert found[0].stdout == found[1].stdout == "ran 3 True\n" and not found[0].stderr
+
+
+def test_weights_are_those_of_the_script_alone(tmp_path):
+    """The counter changes no number: the same loss after as many steps."""
+    loss = "print(float(sum(p.sum() for p in model.parameters())), flush=True)"
+    code = TRAIN.replace("{optimizer}", "AdamW").replace("while True:", "for _ in range(50):")
+    (tmp_path / "inner.py").write_text(code.replace("{truth!r}", "'/dev/null'") + loss + "\n")
+    command = [sys.executable, "inner.py"]
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    memory, (gate, _) = os.memfd_create("steps"), os.pipe()
+    os.truncate(memory, hook.SIZE)
+    os.pwrite(memory, (1 << 62).to_bytes(8, sys.byteorder), 8 * hook.LIMIT)
+    os.pwrite(memory, (10).to_bytes(8, sys.byteorder), 8 * hook.EVERY)
+    counted = environment(
+        [REPOSITORY / "models" / "counter"], **{hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
+    )
+    other = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, env=counted
+    )
+    assert int.from_bytes(os.pread(memory, 8, 0), sys.byteorder) == 50
+    assert re.fullmatch(r"-?[\d.]+\n", plain.stdout) and other.stdout == plain.stdout
