@@ -21,10 +21,12 @@ import pytest
 from tests.lies import lies
 from tests.studio import PATIENCE, Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
+from workflow.collocation import sharing
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.task import member_specs
 from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.spec.names import conditions_of
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
 
@@ -74,6 +76,28 @@ def test_all_conditions_are_one_cell_that_needs_no_other():
     own = {"mps_own": {"sm_percent": "equal"}}
     [cell] = planned(2, ["alone", "mps_own", "mps", "mps_overlap"], variants=own)
     assert [m.sm_percent for m in cell.spec.members] == [None, 50, 50, None, None, 100, 100]
+
+
+def test_smaller_sets_are_the_first_members_of_the_largest():
+    [cell] = planned(4, ["alone", "2xnaive", "4xnaive", "4xmps", "2xmps"])
+    assert cell.id == "4x_a--interleaved/paper_step/alone-2xnaive-4xnaive-4xmps-2xmps/r1"
+    assert members(cell) == [(0, "a"), *[(2, "a")] * 4, *[(3, "a")] * 4]
+    own = dict(sharing.named(cell.method)._conditions(cell.spec))
+    assert {condition.name: list(those) for condition, those in own.items()} == {
+        "alone": [0],
+        "2xnaive": [1, 2],
+        "4xnaive": [1, 2, 3, 4],
+        "4xmps": [5, 6, 7, 8],
+        "2xmps": [5, 6],
+    }
+    sets = conditions_of(cell.scenario, cell.method)
+    assert {name: (its.scenario, its.method) for name, its in sets.items()} == {
+        "alone": ("1x_a", "naive"),
+        "2xnaive": ("2x_a", "naive"),
+        "4xnaive": ("4x_a", "naive"),
+        "4xmps": ("4x_a", "mps"),
+        "2xmps": ("2x_a", "mps"),
+    }
 
 
 def test_sets_that_the_card_has_no_room_for_together_get_cells_of_their_own():

@@ -136,7 +136,7 @@ def _one_by_one(draft: dict) -> Iterable[dict]:
     names = draft["names"]
     alone = [([name], "naive") for name in dict.fromkeys(names)]
     sets = [
-        (names, condition.method)
+        (names[: condition.jobs], condition.method)
         for condition in conditions(draft["method"], names)
         if not condition.job
     ]

@@ -41,7 +41,9 @@ KINDS = ("window", "departure", COMPLETION, INTERLEAVED)
 
 Implementation = Literal[tuple(IMPLEMENTATIONS)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
-Methods = Annotated[list[Name], Field(min_length=1)]  # of METHODS, or variants of the study's own
+# Of METHODS, or variants of the study's own; of interleaved sets `4xmps`: only so many members.
+Word = Annotated[str, Field(pattern=r"^([1-9]\d*x)?[a-z][a-z0-9_]*$")]
+Methods = Annotated[list[Word], Field(min_length=1)]
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
