@@ -5,7 +5,9 @@
 # make figures   install (without torch), then make tables, figures and pages of what is there
 # make plan      what would run, in which order and how long it takes, and what failed: STUDY=kick BUDGET=25m
 # make report    Snakemake's report of what is there: report.html and report.zip in the study's folder
-# make advise    how many of a job to run, by which method: STUDY=h200 JOB=resnet26_cifar10_b128 SLOWDOWN=2 MEMORY=80
+# make advise    how many of your job to run on one GPU, by which method: measures it for three minutes.
+#                RUN="python train.py --lr 0.1" FOLDER=where it runs, or JOB=name of the catalogue, or MODEL=resnet50
+#                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1. With STUDY=h200: from what it measured
 # make recipe    a script that starts a set: JOBS=4 METHOD=mps CORES=2 RUN="python train.py" SYSTEM=slurm > start.sh
 # make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
@@ -85,13 +87,22 @@ readme: $(BASE)
 	@$(call named)
 	@$(PY) -m analysis pages --readme --folder $(RESULTS)/$(STUDY)
 
-explain advise: $(BASE)
-	@$(call named)
-	@$(PY) -m analysis $@ $(if $(filter explain,$@),'$(ID)') --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
+# RUN reaches the program as it was given, whatever quotes are in it.
+export RUN
+ifeq ($(STUDY),auto)
+advise: $(TRAIN)
+	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--most $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)
+else
+advise: $(BASE)
+	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
+endif
 
-SYSTEM ?= bash
+explain: $(BASE)
+	@$(call named)
+	@$(PY) -m analysis explain '$(ID)' --folder $(RESULTS)/$(STUDY)
+
 recipe: $(BASE)
-	@$(PY) -m analysis recipe --system '$(SYSTEM)' $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') -- $(RUN)
+	@$(PY) -m analysis recipe --system '$(SYSTEM)' $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') -- $(RUN)
 
 artifact: $(BASE)
 	@$(call named)

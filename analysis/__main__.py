@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # imported when it is used: drawing needs no more than matplotlib.
 MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate": "publish"}
 MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
+MODULES |= {"advise-job": "job_advice.command"}
 MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
 MODULES |= {"fit": "fit", "recipe": "recipes"}
 
@@ -60,6 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory", default=inf, type=float, help="most that may be used, GB")
     add = command("fit", "the predictor's constants → config/predictor.yaml", of_study=False)
     add("folders", nargs="+", type=Path, metavar="RESULTS/STUDY", help="what to fit to")
+    add = command("advise-job", "the same of any job: measured here and now", of_study=False)
+    add("--run", default="", metavar="COMMAND", help="of one job, as in a shell")
+    add("--job", default="", help="a workload of config/workloads.yaml")
+    add("--model", default="", help="one of timm's")
+    add("--batch", default=1, type=int, help="samples of a step")
+    add("--size", default=224, type=int, metavar="PIXELS", help="of a model's images")
+    add("--directory", default=".", metavar="FOLDER", help="where the command runs")
+    add("--steps", default="", metavar="PATTERN", help="of its output, for a job without torch")
+    add("--slowdown", default=inf, type=float, help="most of the slowest job")
+    add("--memory", default=inf, type=float, help="most that may be used, GB")
+    add("--most", default=8, type=int, metavar="JOBS", help="most jobs to think of")
+    add("--budget", default="", metavar="TIME", help="for all of it: 90s, 3m (default)")
+    add("--no-verify", dest="verify", action="store_false", help="predict, and measure no set")
+    add("--config", default="", metavar="KEY=VALUE ...", help="as of a study: gpu=cpu results=...")
+    add("--json", action="store_true", help="print the answer as JSON")
     add = command("compare", "two studies side by side", of_study=False)
     add("a", type=Path, metavar="A", help="folder of a study: results/STUDY")
     add("b", type=Path, metavar="B")

@@ -1,0 +1,186 @@
+"""The command `make advise RUN=...`: asks, measures, answers in a few lines, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from math import isfinite
+
+from analysis import estimates as table_of
+from analysis import labels
+from analysis.job_advice import answer, request
+from analysis.job_advice.answer import Job, Measured, Option
+from analysis.job_advice.request import Request
+from analysis.job_advice.study import Study
+
+SHOWN = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # counts that the table has
+TITLES = {"naive": "separate", "mps": "MPS"}
+WAITING = (
+    "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
+    "workers or data on the GPU, bf16, torch.compile(mode='reduce-overhead')."
+)
+
+
+def run(given: Namespace) -> str:
+    """Raises ValueError with one line for what a person got wrong, or a job that did not run."""
+    asked = request.read(given)
+    study = Study(asked, request.settings(given.config))
+    job = answer.job_of(study.alone())
+    sets = answer.options(job, asked)
+    if job.on_cpu:
+        sets = [each for each in sets if each.n in (2, 4)]
+    chosen = answer.best(sets, asked)
+    if not asked.verify and chosen and not chosen.prediction:
+        raise ValueError(
+            f"{job.card}: nothing is predicted without GRACT and SMACT; leave VERIFY=0 out"
+        )
+    found: list[Measured] = []
+    if asked.verify and chosen:
+        beside = answer.rival(sets, chosen, asked)
+        pair = [each for each in (chosen, beside) if each]
+        together = next((p for p in (pair, pair[:1]) if answer.fits(job, p)), None)
+        names = [(each.n, each.method) for each in together or pair[:1]]
+        record = study.sets(names, together is not None)
+        estimates = table_of.read(study.folder / "estimates.parquet")
+        found = answer.measured(record, estimates, together or pair[:1], asked)
+    advised = answer.decide(found, job, asked) if found else None
+    said = _json(asked, job, sets, found, chosen, advised, study)
+    path = study.folder / "advice.json"
+    path.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    if given.json:
+        return json.dumps(said, indent=1)
+    return "\n".join(_lines(asked, job, sets, found, chosen, advised, study))
+
+
+def _lines(
+    asked: Request,
+    job: Job,
+    sets: Sequence[Option],
+    found: Sequence[Measured],
+    chosen: Option | None,
+    advised: Measured | None,
+    study: Study,
+) -> list[str]:
+    """At most 15."""
+    lines = [f"{asked.title} on {job.card}; {job.may_use} CPU cores for each job"]
+    if job.on_cpu:
+        lines[0] += ". This tries the command on a CPU, and says nothing about sharing a GPU."
+    alone = [labels.number(job.rate, f"{asked.unit}/s")]
+    alone += [f"{name.upper()} {share:.2f}" for name, share in job.shares.items()]
+    alone += [f"{job.memory_gb:.1f} GB"] * bool(job.card_gb) + [f"{job.cores:.1f} cores busy"]
+    if job.watts:
+        alone.append(f"{job.watts / job.rate:.3g} J a {asked.unit[:-1]}")
+    lines.append(f"  alone      {', '.join(alone)}")
+    lines += _table(sets)
+    for each in found:
+        parts = [f"STP {labels.span(each.stp)}", f"slowdown {labels.span(each.slowdown)}"]
+        memory = each.memory_gb or (each.option.memory_gb if job.card_gb else None)
+        parts += [f"{memory:.1f} GB"] if memory else []
+        parts += [f"{each.joules:.3g} J a {asked.unit[:-1]}"] if each.joules else []
+        lines.append(f"  measured   {each.option.named}: {', '.join(parts)}")
+    lines += [_verdict(asked, job, found, chosen, advised)]
+    gract = job.shares.get("gract")
+    if gract is not None and gract < answer.WAITS:
+        lines.append(WAITING.format(share=1 - gract))
+    if advised and asked.words and not job.on_cpu:
+        lines.append(f"Start it: make recipe ADVICE={study.folder / 'advice.json'}")
+    if found:
+        lines.append(f"Read in {study.folder}: results.md, explorer.html")
+    return lines
+
+
+def _table(sets: Sequence[Option]) -> list[str]:
+    """Predicted STP by count and method, with how far such predictions were off."""
+    told = [each for each in sets if each.prediction]
+    counts = [n for n in SHOWN if any(each.n == n for each in told)]
+    if not counts:
+        return []
+    lines = ["  predicted  jobs      " + "".join(f"{n:>6}" for n in counts)]
+    for method, title in TITLES.items():
+        of = {each.n: each for each in told if each.method == method}
+        if not of:
+            continue
+        numbers = "".join(f"{of[n].stp:6.2f}" if n in of else f"{'–':>6}" for n in counts)
+        error = next(iter(of.values())).prediction.error
+        lines.append(f"   STP       {title:<10}{numbers}   ± {error:.0%} in 9 of 10 sets")
+    return lines
+
+
+def _verdict(
+    asked: Request,
+    job: Job,
+    found: Sequence[Measured],
+    chosen: Option | None,
+    advised: Measured | None,
+) -> str:
+    if chosen is None:
+        return "One at a time: no set respects the bounds, or has room in memory."
+    if not found:
+        low, high = chosen.prediction.low, chosen.prediction.high
+        if high < 1 / answer.NEAR or chosen.stp <= 1:
+            return f"One at a time: predicted STP {chosen.stp:.2f} at most. Not measured."
+        said = f"Predicted: run {chosen.named}, STP {chosen.stp:.2f} [{low:.2f}, {high:.2f}]"
+        return f"{said}, each job {chosen.n / chosen.stp:.2f} times as long. Not measured."
+    if advised is None:
+        top = max(found, key=lambda each: each.stp.value)
+        return f"One at a time: {top.option.named} has an STP of {labels.span(top.stp)}."
+    if advised.stp.low <= 1 <= advised.stp.high:
+        return f"Undecided: {advised.option.named} has an STP of {labels.span(advised.stp)}."
+    return (
+        f"Run {advised.option.named}: {labels.number(advised.stp.value)} times the work of one "
+        f"alone, each job takes {labels.number(advised.slowdown.value)} times as long."
+    )
+
+
+def _json(
+    asked: Request,
+    job: Job,
+    sets: Sequence[Option],
+    found: Sequence[Measured],
+    chosen: Option | None,
+    advised: Measured | None,
+    study: Study,
+) -> dict:
+    """The answer; its first keys are those that `make recipe` takes."""
+    one = {"jobs": 1, "method": "naive"}
+    told = advised.option if advised else (chosen if not found else None)
+    picked = {"jobs": told.n, "method": told.method} if told else one
+
+    def span(row) -> list[float | None]:
+        return [None if value != value else value for value in (row.value, row.low, row.high)]
+
+    return {
+        "run": asked.words,
+        "folder": asked.directory,
+        **picked,
+        "sm_percent": None,
+        "cores": job.may_use,
+        "memory_gb": job.memory_gb or None,
+        "asked": asked.title,
+        "bounds": {
+            name: value if isfinite(value) else None
+            for name, value in (("slowdown", asked.slowdown), ("memory_gb", asked.memory_gb))
+        },
+        "card": job.card,
+        "alone": {"rate": job.rate, "unit": f"{asked.unit}/s", **job.shares, "cores": job.cores},
+        "predicted": [
+            {"jobs": each.n, "method": each.method, **each.prediction._asdict()}
+            for each in sets
+            if each.prediction
+        ],
+        "measured": [
+            {
+                "jobs": each.option.n,
+                "method": each.option.method,
+                "rate": span(each.rate),
+                "stp": span(each.stp),
+                "slowdown": span(each.slowdown),
+                "memory_gb": each.memory_gb,
+                "joules": each.joules,
+            }
+            for each in found
+        ],
+        "verdict": _verdict(asked, job, found, chosen, advised),
+        "study": str(study.folder),
+    }

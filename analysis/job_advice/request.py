@@ -1,0 +1,159 @@
+"""What is asked: a script, a job of the catalogue or a model of timm; within which bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from workflow.collocation.spec.errors import allowed, not_allowed
+from workflow.collocation.spec.load import load_workloads
+from workflow.collocation.spec.study import seconds
+from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
+
+MOST = 8  # jobs, unless MAX says otherwise
+BUDGET_S = 180.0
+SHELL = re.compile(r"[|&;<>`$()]|^\w+=")  # a line that only a shell understands
+# Pixels up to which a model gets images of that dataset.
+IMAGES = {38: "cifar10", 64: "imagenet64"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """job: its name in the study. entry: as the catalogue has it. words: of a script, the command
+    of one job, for a recipe. most: jobs. slowdown: of the slowest job, times. memory_gb: of the
+    set. budget_s: seconds for all. verify: whether sets are measured, or predicted alone.
+    """
+
+    job: str
+    title: str
+    entry: dict
+    words: list[str]
+    directory: str
+    implementation: str
+    most: int = MOST
+    slowdown: float = inf
+    memory_gb: float = inf
+    budget_s: float = BUDGET_S
+    verify: bool = True
+
+    @property
+    def unit(self) -> str:
+        """What a step is counted as: steps, where nobody says how many samples it has."""
+        return "steps" if self.words and self.entry["batch_size"] == 1 else "samples"
+
+    @property
+    def study(self) -> str:
+        """`advise-train-1a2b3c`: the same question has the same study, which goes on."""
+        told = [self.entry, self.implementation, self.most]
+        said = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return f"advise-{self.job}-{said[:6]}"
+
+
+def read(given: Namespace) -> Request:
+    """Raises ValueError: one line that says what is wrong."""
+    asked = [name for name in ("run", "job", "model") if getattr(given, name)]
+    if len(asked) != 1:
+        raise ValueError(
+            'say one of RUN="python train.py", JOB=name of the catalogue, MODEL=resnet50'
+        )
+    if not 2 <= given.most <= 48:
+        raise ValueError(f"MAX={given.most}: allowed: 2 to 48 jobs")
+    make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]
+    try:
+        budget_s = seconds(given.budget) if given.budget else BUDGET_S
+    except (KeyError, ValueError):
+        raise ValueError(f"BUDGET={given.budget}: give a time such as 90s, 3m or 1h") from None
+    bounds = {"most": given.most, "slowdown": given.slowdown, "memory_gb": given.memory}
+    return Request(**make(given), **bounds, budget_s=budget_s, verify=given.verify)
+
+
+def _script(given: Namespace) -> dict:
+    directory = Path(given.directory).resolve()
+    if not directory.is_dir():
+        raise ValueError(f"FOLDER={given.directory}: is no folder")
+    if SHELL.search(given.run):
+        words = ["bash", "-c", given.run]
+    else:
+        words = shlex.split(given.run)
+        words[0] = _program(words[0], directory)
+    entry = {"kind": "command", "run": words, "folder": str(directory), "batch_size": given.batch}
+    entry |= {"steps": given.steps} if given.steps else {}
+    if said := CommandWorkload(**entry).missing:
+        raise ValueError(f"RUN: {' '.join(said.values())}")
+    named = [word for word in shlex.split(given.run) if re.search(r"\.(py|sh)$|^[a-z]\w+$", word)]
+    name = next((word for word in named if word not in PYTHON), named[0] if named else "script")
+    return {
+        "job": _name(Path(name).stem),
+        "title": given.run,
+        "entry": entry,
+        "words": words,
+        "directory": str(directory),
+        "implementation": "paper_step",  # alters no script
+    }
+
+
+def _program(word: str, directory: Path) -> str:
+    """An environment that is active has the script's packages; else the project's own Python."""
+    active = {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys()
+    if word in PYTHON and not active:
+        return sys.executable
+    if "/" in word:
+        return str(directory / word)
+    if (found := shutil.which(word)) is None:
+        raise ValueError(f"RUN: '{word}' is not on PATH")
+    return found
+
+
+def _of_catalogue(given: Namespace) -> dict:
+    known = load_workloads(Path("config/workloads.yaml"))
+    if given.job not in known:
+        raise ValueError(not_allowed("JOB", given.job, known))
+    entry = known[given.job].model_dump(exclude_unset=True)
+    return _ours(given.job, given.job, entry)
+
+
+def _of_timm(given: Namespace) -> dict:
+    size = given.size
+    dataset = next((name for most, name in IMAGES.items() if size <= most), "imagenet")
+    entry = {"kind": "vision", "model": given.model, "dataset": dataset, "input_size": size}
+    entry |= {"batch_size": given.batch if given.batch > 1 else 32}
+    title = f"{given.model}, batch {entry['batch_size']}, {size} pixels"
+    return _ours(_name(f"{given.model}_b{entry['batch_size']}"), title, entry)
+
+
+def _ours(job: str, title: str, entry: dict) -> dict:
+    return {
+        "job": job,
+        "title": title,
+        "entry": entry,
+        "words": [],
+        "directory": ".",
+        "implementation": "bf16",
+    }
+
+
+def _name(text: str) -> str:
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40]
+    return name if re.match(r"[a-z]", name) else f"job_{name}"
+
+
+def settings(pairs: str) -> list[str]:
+    """CONFIG: `key=value` words for the study beneath. Raises ValueError for keys that are ours."""
+    words = shlex.split(pairs)
+    ours = ("study", "studies", "workloads", "attempts", "budget")
+    for word in words:
+        key, found, _ = word.partition("=")
+        if not found or key in ours:
+            raise ValueError(
+                f"CONFIG: '{word}': give key=value; {allowed(key, ['gpu', 'results'])}"
+            )
+    return words

@@ -1,0 +1,143 @@
+"""The study beneath a question: its files, its runs by Snakemake, and the records they leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from analysis.job_advice.request import Request
+from workflow.collocation import ROOT
+from workflow.collocation.record import run_json
+from workflow.collocation.record.run_json import Record
+from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
+
+ALONE_S, PREDICT_S = 15.0, 8.0  # seconds of the job alone: to be verified, or to predict from
+SET_S = 10.0  # of a set whose rival does not fit beside it
+# Slices so long that the power read in them, a mean over a second, is of the condition alone.
+SLICE_S, DROP_S, SLICES = 2.5, 1.0, (4, 20)
+OVERHEAD_S = 100.0  # of the budget: all but slices
+SIZES = {"cifar10": (10_000, 2_000), "imagenet64": (2_048, 256), "imagenet": (512, 128)}
+POLL_S = 0.5
+
+
+@dataclass
+class Study:
+    """folder: results/advise-…; what is planned stands in its folder `plan`."""
+
+    request: Request
+    settings: list[str]
+
+    @property
+    def folder(self) -> Path:
+        results = [word[8:] for word in self.settings if word.startswith("results=")]
+        return Path(results[-1] if results else "results", self.request.study).expanduser()
+
+    def alone(self) -> Record:
+        """The job alone, measured now or before. Raises ValueError with the reason if it failed."""
+        self._plan([])
+        self._run("the job alone", "--until", "collocate")
+        cell = cell_id(self._scenario(1), self.request.implementation, "naive", 1)
+        record = self._record(cell)
+        if record.status != "completed":
+            raise ValueError(f"{self.request.title}: {record.status}: {record.reason}")
+        return record
+
+    def sets(self, sets: list[tuple[int, str]], together: bool) -> Record:
+        """These sets, (jobs, method), and the job alone, in turns in one cell; not together: a cell
+        for the first alone. Then all estimates and pages.
+        """
+        most = max(n for n, _ in sets)
+        if together:
+            methods = [ALONE, *(f"{n}x{method}" for n, method in sets)]
+            per_round = len(methods) * SLICE_S
+            rounds = int((self.request.budget_s - OVERHEAD_S) / per_round)
+            measure = {"kind": INTERLEAVED, "slice_s": SLICE_S, "drop_s": DROP_S}
+            measure |= {"slices": min(max(rounds, SLICES[0]), SLICES[1])}
+            scenario, method = self._scenario(most, INTERLEAVED), JOIN.join(methods)
+        else:
+            methods, measure = [sets[0][1]], {"window_s": SET_S}
+            scenario, method = self._scenario(sets[0][0]), methods[0]
+            most = sets[0][0]
+        ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
+        self._plan([ladder])
+        self._run(" and ".join(f"{n} by {m}" for n, m in sets))
+        record = self._record(cell_id(scenario, self.request.implementation, method, 1))
+        if record.status != "completed":
+            raise ValueError(f"{scenario}: {record.status}: {record.reason}")
+        return record
+
+    def _scenario(self, n: int, variant: str = "") -> str:
+        return scenario_id({self.request.job: n}, variant)
+
+    def _plan(self, more: list[dict]) -> None:
+        """Write the catalogue and the study, if they are not as they are to be."""
+        request = self.request
+        window_s = ALONE_S if request.verify else PREDICT_S
+        measure = {"kind": "window", "window_s": window_s, "warmup_s": 3, "settle_s": 0.5}
+        study = {
+            "description": f"how many of one job fit on a GPU: {request.title}",
+            "replicates": 1,
+            "cpu": True,
+            "implementations": [request.implementation],
+            "cores_for": request.most,
+            "measure": measure | {"min_steps": 10},
+            "datasets": {
+                name: {"train": train, "validation": validation}
+                for name, (train, validation) in SIZES.items()
+                if request.entry.get("dataset") == name
+            },
+            "ladders": [{"workloads": [request.job], "counts": {1: ["naive"]}}, *more],
+        }
+        for path, content in (
+            (self.folder / "plan" / "workloads.yaml", {request.job: request.entry}),
+            (self.folder / "plan" / f"{request.study}.yaml", study),
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+    def _run(self, what: str, *arguments: str) -> None:
+        """Have Snakemake measure what is left; a line that lives tells how far it is."""
+        plan, tries = self.folder / "plan", self.folder.glob("cells/*/*/*/r1/a*")
+        config = [*self.settings, f"study={self.request.study}", f"studies={plan}"]
+        config += [f"workloads={plan / 'workloads.yaml'}"]
+        # A failure is told at once, and asked again it is tried again.
+        config += [f"attempts={1 + max((int(path.name[1:]) for path in tries), default=0)}"]
+        command = [sys.executable, "-m", "workflow.collocation.plan.terminal", "snakemake"]
+        command += ["--snakefile", str(ROOT / "Snakefile"), "--cores", "1", *arguments]
+        command += ["--config", *config]
+        log, began, live = plan / "log.txt", time.monotonic(), sys.stderr.isatty()
+        if not live:
+            print(f"{what} ...", file=sys.stderr)
+        with log.open("w") as said:
+            process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+            try:
+                while process.poll() is None:
+                    if live:
+                        took = time.monotonic() - began
+                        print(f"\r\033[K{what}: {took:.0f} s", end="", file=sys.stderr, flush=True)
+                    time.sleep(POLL_S)
+            finally:
+                if process.poll() is None:  # interrupted: it cleans up, and the next call goes on
+                    process.terminate()
+                    process.wait()
+                if live:
+                    print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if process.returncode:
+            lines = log.read_text(encoding="utf-8").splitlines()
+            raise ValueError(f"{lines[-1] if lines else 'Snakemake failed'} (all of it: {log})")
+
+    def _record(self, cell: str) -> Record:
+        """The newest attempt at a cell."""
+        tries = sorted(
+            self.folder.glob(f"cells/{cell}/a*/run.json"),
+            key=lambda path: int(path.parent.name[1:]),
+        )
+        if not tries:
+            log = self.folder / "plan" / "log.txt"
+            raise ValueError(f"{cell} was not measured; Snakemake said: {log}")
+        return run_json.read(tries[-1])
