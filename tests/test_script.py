@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +16,6 @@ pytest.importorskip("torch")
 
 from models import hook  # noqa: E402
 from models.jobs.command import Command  # noqa: E402
-from models.jobs.output_steps import Output  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
 
@@ -50,8 +48,8 @@ for i in range(1, 10**6):
 """
 RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}"]
 HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}
-PRINTED = {"kind": "command", "run": ["python", "-c", PRINTS], "steps": r"Iteration \d+, loss"}
-PRINTED |= {"batch_size": 1797, "warmup_steps": 5}
+PRINTED = {"kind": "command", "run": ["python", "-c", PRINTS], "batch_size": 1797}
+PRINTED |= {"steps": r"Iteration (?P<step>\d+), loss", "warmup_steps": 5}
 DIES = HOOKED | {"run": [*RUN, "--steps", 6]}  # one after the warm-up
 SEEN = ("CUDA_LAUNCH_BLOCKING", "TOKEN", "NVIDIA_TF32_OVERRIDE", "OTHER", "LC_ALL")
 SHELL = {name: f"{name} of the shell" for name in SEEN} | {"LC_ALL": "C"}
@@ -68,11 +66,13 @@ exec(open("train.py").read())
 """
 )
 MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
+MUTE = "import time; print('\\33[32mIteration\\33[0m: 1, loss = 2'); time.sleep(600)"
 ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None}}
 CATALOGUE = {
     "hooked": HOOKED,
     "printed": PRINTED,
     "dies": DIES,
+    "mute": PRINTED | {"run": ["python", "-c", MUTE], "first_step_s": 0.5},
     "large": HOOKED | {"run": ["python", "-c", MEMORY]},
     "family": HOOKED | ENVIRONMENT | {"run": ["python", "family.py", *RUN[2:]]},
 }
@@ -83,11 +83,11 @@ def measured(module_studio):
     """One study of scripts, measured, and its records by scenario."""
     ladder = {"workloads": ["hooked"], "counts": {2: ["naive"]}}
     window = SHORT | {"window_s": 0.7, "warmup_s": 0.1}
-    once = {"workloads": ["family", "dies", "large"], "counts": {1: ["naive"]}}
+    once = {"workloads": ["family", "dies", "large", "mute"], "counts": {1: ["naive"]}}
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
     mixes = [departure | {"measure": {"kind": "departure"}, "leaving_workload": "hooked"}]
-    work = {"hooked": 300, "printed": 40}
-    mixes += [departure | {"measure": {"kind": "completion"}, "work": work}]
+    both = {"members": {"hooked": 1, "family": 1}, "methods": ["naive"]}
+    mixes += [both | {"measure": {"kind": "completion"}, "work": {"hooked": 300, "family": 40}}]
     made = study(ladders=[ladder, once], mixes=mixes, measure=window)
     studio = module_studio().write(CATALOGUE, drill=made)
     (studio.folder / "theirs").mkdir()
@@ -150,15 +150,16 @@ def test_one_leaves_and_work_is_done(measured):
     departure = records["1x_hooked+1x_printed--departure"]
     assert departure["status"] == "completed", departure["reason"]
     assert [m["status"] for m in departure["members"]] == ["departed", "completed"]
-    done = records["1x_hooked+1x_printed--completion"]
+    done = records["1x_family+1x_hooked--completion"]
     assert done["status"] == "completed", done["reason"]
     steps = pq.read_table(folder(studio, done) / "steps.parquet").to_pandas()
     made = steps["member"].value_counts()
-    assert (made[0], made[1]) == (300, 40)
+    assert (made[0], made[1]) == (40, 300)
 
 
 def test_a_script_that_fails_says_why(measured):
-    dies, large = (measured[1][f"1x_{name}"] for name in ("dies", "large"))
+    dies, large, mute = (measured[1][f"1x_{name}"] for name in ("dies", "large", "mute"))
+    assert mute["status"] == "failed" and "'Iteration: 1, loss = 2'" in mute["reason"]
     assert dies["status"] == "failed"
     assert "ended after 6 steps, before it was told to" in dies["reason"]
     assert large["status"] == "out_of_memory" and "20.00 GiB" in large["reason"]
@@ -175,9 +176,10 @@ def test_scripts_are_merged_and_estimated(measured):
 
 
 def test_a_script_dies_with_the_process_that_started_it():
-    printing = "import time; print('loss', 1, flush=True); time.sleep(600)"
-    spec = {"run": ["python", "-c", printing], "steps": "loss", "directory": ".", "batch_size": 1}
-    spec |= {"seed": 0, "threads": 1, "forked_s": time.monotonic()}
+    printing = "import time; print('step 1\\nstep 2'); time.sleep(600)"
+    spec = {"run": ["python", "-c", printing], "steps": r"(?P<step>\d+)", "directory": "."}
+    spec |= {"seed": 0, "threads": 1, "forked_s": time.monotonic(), "batch_size": 1}
+    spec |= {"first_step_s": 30, "beside": 1}
     heard, told = os.pipe()
     if (parent := os.fork()) == 0:
         with contextlib.suppress(BaseException):
@@ -243,27 +245,3 @@ def test_one_process_of_several_counts():
         command = [sys.executable, "-c", code]
         subprocess.run(command, cwd=REPOSITORY, env=os.environ | variable, check=True)
         assert header[hook.DONE] == 2 and losses[0] == 2.5 and 0 < times[0] <= times[1]
-
-
-# -- the pattern -----------------------------------------------------------------------------------
-
-
-def told(pattern: str, *prints: bytes) -> Output:
-    output = Output({"steps": pattern})
-    for text in prints:
-        os.write(output.theirs, text)
-        output.look()
-    return output
-
-
-def test_each_match_is_a_step_also_across_reads_and_carriage_returns(capfd):
-    output = told(r"loss \d", b"epoch 1\nloss 1\nlo", b"ss 2\rloss 3\r", b"no\nloss")
-    assert output.done == 3 and len(output.end_ns) == 3
-    assert capfd.readouterr().out == "epoch 1\nloss 1\nloss 2\rloss 3\rno\nloss"
-
-
-def test_a_group_named_step_says_how_many():
-    prints = (b"10/100\n", b"20/100\r", b"20/100\n", b"100/100\n", b"100/100\n", b"10/100\n")
-    output = told(r"(?P<step>\d+)/100", *prints)
-    assert output.done == 1 + 10 + 80 + 10  # how many came before the first, nobody knows
-    assert (np.diff(output.end_ns) >= 0).all()

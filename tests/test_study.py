@@ -173,6 +173,27 @@ def test_merged_keys_may_be_overridden(load):
     assert [mix.members[SMALL] for mix in load(text).mixes] == [2, 3]
 
 
+WORDS = "040, 1:10, 1:30:00, 3.10, 1_0.5, 0x10, on, 1e3, null, 2026-11-26"
+
+
+def test_words_of_a_script_are_as_they_are_written(load, tmp_path):
+    """Also of one that takes them over from another."""
+    (tmp_path / "words.yaml").write_text(
+        f"first: &a {{kind: command, batch_size: 010, run: [x, {WORDS}], "
+        "environment: {SIZE: 0100, ON: on, TOKEN: null}}\nsecond: {<<: *a, unit: tokens}\n"
+    )
+    for job in load_workloads(tmp_path / "words.yaml").values():
+        assert job.run == ["x", *WORDS.split(", ")] and job.batch_size == 10
+        assert job.environment == {"SIZE": "0100", "ON": "on", "TOKEN": None}
+
+
+@pytest.mark.parametrize("number", ["1:10", "1_000", "1e3", "on"])
+def test_what_is_no_whole_number_is_refused(load, tmp_path, number):
+    text = f"mine: {{kind: command, run: [x], batch_size: {number}}}\n"
+    (tmp_path / "words.yaml").write_text(text)
+    refused(lambda: load_workloads(tmp_path / "words.yaml"), "mine.batch_size: ")
+
+
 # -- mistakes in the catalogue --------------------------------------------------------------------
 
 
@@ -202,14 +223,18 @@ def test_code_of_others_is_refused(tmp_path, load, monkeypatch, key, code):
 COMMAND_MISTAKES = r"""
 run: python train.py | mine.run: | valid list
 run: [] | mine.run: | at least 1 item
-steps: 'loss (' | mine.steps: give hook or a regular expression
+steps: 'loss (' | mine.steps: give auto or a regular expression
+steps: hook | mine.steps: give auto, or a pattern
+steps: 'loss' | mine.steps: give auto, or a pattern | one group (?P<step> | this has none
+steps: '(?P<step>1)/(?P<of>1)' | mine.steps: | may have one (?P<total> | of
+first_step_s: 0 | mine.first_step_s: | greater than 0
 unit: images | mine.unit: | 'samples', 'tokens' | got 'images'
 model: resnet26 | mine: model: unknown key; allowed: | run, folder, steps
 environment: {A B: 1} | mine.environment.A B: | pattern
 environment: {CUDA_VISIBLE_DEVICES: 1} | VISIBLE_DEVICES is the study's to set
 environment: {OMP_NUM_THREADS: 1} | OMP_NUM_THREADS is the study's to set
 environment: {MALLOC_CONF: null} | MALLOC_CONF changes | give its value
-environment: {A: true} | mine.environment.A:
+environment: {A: [1]} | mine.environment.A:
 """
 MODEL_MISTAKES = r"""
 modle: resnet26 | mine: modle: unknown key | did you mean 'model'?
@@ -256,6 +281,14 @@ def test_what_a_study_cannot_ask_of_a_command(load, path, value, said):
     assert load(SCRIPT, workloads).ladders
     content = change(SCRIPT, f"ladders.0.{path}", value)
     refused(lambda: load(content, workloads), f"mine.yaml: ladders.0.{said}")
+
+
+def test_a_pattern_cannot_tell_when_work_is_done(load):
+    mix = {"members": {"mine": 1}, "methods": ["naive"], "work": {"mine": 9}}
+    study = {"description": "x", "mixes": [mix | {"measure": {"kind": "completion"}}]}
+    assert load(study, load.catalogue({"mine": COMMAND})).mixes
+    workloads = load.catalogue({"mine": COMMAND | {"steps": r"(?P<step>\d+)"}})
+    refused(lambda: load(study, workloads), "mine.yaml: mixes.0.measure.kind: a pattern")
 
 
 # -- mistakes in config.yaml and --config ---------------------------------------------------------

@@ -21,7 +21,8 @@ import psutil
 
 from models.clock import save_steps
 from models.jobs.output_steps import Output
-from models.jobs.script_steps import Hooked, each, last_words
+from models.jobs.script_output import ScriptOutput
+from models.jobs.script_steps import Hooked, each
 from models.process import says_out_of_memory
 from models.protocol import Channel, die_with_parent
 
@@ -46,6 +47,7 @@ class Command:
     def __init__(self, spec: dict, channel: Channel):
         self.spec, self.channel, self.phase = spec, channel, "build"
         self.child: subprocess.Popen | None = None
+        self.output = ScriptOutput()
         self.go_step: int | None = None
 
     def run(self) -> None:
@@ -63,6 +65,7 @@ class Command:
         finally:
             if self.child:
                 self.end()
+            self.output.close()
 
     def build(self) -> None:
         """Start the script and wait for its first step."""
@@ -103,15 +106,14 @@ class Command:
             cwd=spec["directory"],
             env=environment | dict.fromkeys(THREADS, str(spec["threads"])) | self.steps.environment,
             stdin=subprocess.DEVNULL,
-            stdout=self.steps.theirs,
-            stderr=self.steps.theirs,
+            stdout=self.output.theirs,
+            stderr=self.output.theirs,
             pass_fds=spec.get("kept", ()),
             preexec_fn=lambda: die_with_parent(us),  # in our process group
         )
         self.ended = os.pidfd_open(self.child.pid)
         self.steps.child = self.child
-        if self.steps.theirs is not None:
-            os.close(self.steps.theirs)
+        os.close(self.output.theirs)
 
     def look(self, seconds: float | None) -> str | None:
         """Wait at most so long for news; a command, if that is what came.
@@ -120,12 +122,12 @@ class Command:
         has ended.
         """
         news = select.poll()
-        for source in (self.channel.commands, self.ended, self.steps.source):
+        for source in (self.channel.commands, self.ended, self.output.source):
             if source is not None:
                 news.register(source, select.POLLIN)
         news.poll(None if seconds is None else seconds * 1000)
-        if self.steps.source is not None:
-            self.steps.look()
+        for line in self.output.read():
+            self.steps.see(line)
         if self.child.poll() is not None:
             raise RuntimeError(self.how_it_ended())
         command = self.channel.poll()
@@ -135,7 +137,8 @@ class Command:
 
     def how_it_ended(self) -> str:
         """One line: out of memory if its last words say so."""
-        lines = [line.strip() for line in last_words().splitlines() if line.strip()][-TAIL:]
+        self.output.read()
+        lines = self.output.newest(TAIL)
         for line in lines:
             if says_out_of_memory(line):
                 return f"the script: {line}"
@@ -148,7 +151,7 @@ class Command:
         """Wait until that is so. Raises RuntimeError if no step comes in the time for one."""
         while not reached():
             self.look(LOOK_S)
-            if why := self.steps.why_none():
+            if why := self.steps.why_none(self.output):
                 raise RuntimeError(why)
 
     def warm_up(self) -> None:
@@ -192,8 +195,8 @@ class Command:
         self.end()
         first = end if self.go_step is None else self.go_step
         end_ns, *losses = self.steps.arrays(first, end)
-        save_steps(self.spec["folder"], end_ns, [0] * (end - first), *losses)
-        self.channel.emit("stopped", steps=end - first)
+        save_steps(self.spec["folder"], end_ns, [0] * len(end_ns), *losses)
+        self.channel.emit("stopped", steps=len(end_ns))
 
     def rest(self) -> None:
         """Hold the script again and let the GPU finish its work: under MPS, a process that ends
@@ -212,7 +215,10 @@ class Command:
         running = us.children(recursive=True)
         each(running, psutil.Process.terminate)
         each(running, psutil.Process.resume)
-        psutil.wait_procs(running, timeout=GRACE_S)
+        until = time.monotonic() + GRACE_S
+        while running and time.monotonic() < until:
+            _, running = psutil.wait_procs(running, timeout=LOOK_S)
+            self.output.read()  # what it says last must not hold it
         for _ in range(KILLS):  # what is killed may just have started another
             left = us.children(recursive=True)
             each(left, psutil.Process.kill)

@@ -6,23 +6,20 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import psutil
 
 from models import hook
+from models.jobs.script_output import ScriptOutput
 
 FOREVER = 1 << 62
-LAST = 1 << 14  # bytes of output in which one looks for a reason
 
 
 class Hooked:
     """Steps told by models/hook.py in memory that we share: by the script's optimizer, or by two
     lines in the script.
     """
-
-    theirs = source = None  # it prints to our log, and there is nothing to look for
 
     def __init__(self, spec: dict):
         memory = os.memfd_create("steps")
@@ -37,7 +34,10 @@ class Hooked:
         self.seen, self.since = None, 0.0
         self.environment = {hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
 
-    def why_none(self) -> str | None:
+    def see(self, line: str) -> None:
+        """What it prints tells nothing of steps."""
+
+    def why_none(self, output: ScriptOutput) -> str | None:
         """None while steps come; once there was none for too long why, as far as one can see from
         here, and what to do.
         """
@@ -59,7 +59,7 @@ class Hooked:
                 "no Python with the counter runs in it (no Python at all, python -S, -I or -E, or "
                 "PYTHONPATH was set anew)"
             )
-        lines = " | ".join(last_words().splitlines()[-3:])
+        lines = " | ".join(output.newest(3))
         return (
             f"no step for {self.most_s:g} s: {said}. Call models.hook.step after each step "
             "(docs/own-job.md), give a pattern of its output as `steps`, or a larger first_step_s"
@@ -106,11 +106,3 @@ def each(processes: list[psutil.Process], act: Callable) -> list:
         with suppress(psutil.NoSuchProcess):
             results.append(act(process))
     return results
-
-
-def last_words() -> str:
-    """The end of this process's log, to which the script printed."""
-    with suppress(OSError), Path("/proc/self/fd/1").open("rb") as log:
-        log.seek(max(log.seek(0, os.SEEK_END) - LAST, 0))
-        return log.read().decode(errors="replace")
-    return ""

@@ -8,13 +8,14 @@ import re
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import ConfigError, allowed, not_allowed
-from workflow.collocation.spec.names import IMPLEMENTATIONS, INTERLEAVED
+from workflow.collocation.spec.names import COMPLETION, IMPLEMENTATIONS, INTERLEAVED
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Workload, model_of
 
@@ -22,28 +23,57 @@ CONFIG_SOURCE = "config/config.yaml or --config"
 PROJECT = ("analysis", "bench", "models", "release", "tests", "workflow")  # no models of anybody's
 
 
-class _UniqueKeys(yaml.SafeLoader):
+AS_WRITTEN = ("run", "environment")  # keys: words of a script
+TAG = "tag:yaml.org,2002:"
+# As in YAML 1.2: 040 is 40; 1:10, 1_000 and on are no numbers or truths, but text.
+PLAIN = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+    "merge": r"<<",
+}
+
+
+class _Loader(yaml.SafeLoader):
     """YAML keeps the last of two equal keys in silence; a person meant neither."""
 
+    yaml_implicit_resolvers: ClassVar[dict] = {}
 
-def _mapping(loader, node, deep=False):
-    seen = []
-    for key, _ in node.value:
-        if key.value in seen:
-            said = f"the key '{key.value}' stands there twice"
-            raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-        seen.append(key.value)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+    def construct_mapping(self, node, deep=False):
+        seen = []
+        for key, _ in node.value:
+            if key.value in seen:
+                said = f"the key '{key.value}' stands there twice"
+                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+            seen.append(key.value)
+        self.flatten_mapping(node)
+        node.value = [(k, _text(v) if k.value in AS_WRITTEN else v) for k, v in node.value]
+        return super().construct_mapping(node, deep)
 
 
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+def _text(node):
+    """A copy of a node in which whatever stands there is text, but for nulls of a mapping."""
+    if isinstance(node, yaml.SequenceNode):
+        return yaml.SequenceNode(node.tag, [_text(item) for item in node.value], node.start_mark)
+    if isinstance(node, yaml.MappingNode):
+        pairs = [(k, v if v.tag == f"{TAG}null" else _text(v)) for k, v in node.value]
+        return yaml.MappingNode(node.tag, pairs, node.start_mark)
+    return yaml.ScalarNode(f"{TAG}str", node.value, node.start_mark)
+
+
+for _name, _pattern in PLAIN.items():
+    _Loader.add_implicit_resolver(TAG + _name, re.compile(rf"^(?:{_pattern})$"), None)
+_Loader.add_constructor(
+    f"{TAG}int", lambda _, node: int(node.value, 16 if "x" in node.value else 10)
+)
 
 
 def read_yaml(path: Path):
     """The content of a YAML file. Raises ConfigError with file and line."""
     try:
         with path.open("rb") as content:
-            return yaml.load(content, _UniqueKeys)
+            return yaml.load(content, _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, RecursionError) as error:
@@ -144,8 +174,8 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
     counted = job.kind == "command" and job.steps != "auto"  # by lines of its output
-    if counted and study.measure_of(group).kind == INTERLEAVED:
-        return f"measure.kind: a pattern counts the steps of '{name}', and holds it between none"
+    if counted and study.measure_of(group).kind in (INTERLEAVED, COMPLETION):
+        return f"measure.kind: a pattern tells of the steps of '{name}' too late; use steps: auto"
     why = job.no_graph(group.input or job.input.mode)
     for implementation in (group.implementations or study.implementations) if why else ():
         if IMPLEMENTATIONS[implementation]["cuda_graph"]:

@@ -18,7 +18,6 @@ CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:function or module:Class
 MODEL = rf"^([A-Za-z_][\w.]*|{CODE})$"
 PYTHON = ("python", "python3")  # the study's own, for a command
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
-Text = Annotated[str, Field(coerce_numbers_to_str=True)]  # YAML reads 100 as a number
 
 
 class Optimizer(Strict):
@@ -159,11 +158,11 @@ class CommandWorkload(Workload):
     input: ClassVar[ItsOwn] = ItsOwn()
 
     kind: Literal["command"] = Field(description="somebody's own script")
-    run: list[Text] = Field(min_length=1, description="program, arguments, {seed}, {batch_size}")
+    run: list[str] = Field(min_length=1, description="program, arguments, {seed}, {batch_size}")
     folder: str = Field(".", description="working directory, from where the study is run")
     steps: str = Field("auto", description="auto (its optimizer's, or the hook), or a pattern")
     first_step_s: float = Field(30, gt=0, description="seconds without a step that end a cell")
-    environment: dict[Variable, Text | None] = Field({}, description="null: as here, not recorded")
+    environment: dict[Variable, str | None] = Field({}, description="null: as here, not recorded")
     sync: bool = Field(False, description="auto: wait for the GPU at the end of each step")
     unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
 
@@ -181,9 +180,13 @@ class CommandWorkload(Workload):
     @classmethod
     def _steps_are_found(cls, steps):
         try:
-            re.compile(steps)
+            groups = re.compile(steps).groupindex.keys()
         except re.error as error:
-            raise ValueError(f"give hook or a regular expression; this is none: {error}") from None
+            raise ValueError(f"give auto or a regular expression; this is none: {error}") from None
+        if steps != "auto" and not {"step"} <= groups <= {"step", "total"}:
+            wanted = r"one group (?P<step>\d+), and may have one (?P<total>\d+)"
+            said = f"give auto, or a pattern, which has {wanted}"
+            raise ValueError(f"{said}; this has {', '.join(groups) or 'none'}")
         return steps
 
     @property
