@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from math import isfinite
@@ -48,6 +49,11 @@ def run(given: Namespace) -> str:
     said = _json(asked, job, sets, found, chosen, advised, study)
     path = study.folder / "advice.json"
     path.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    if found:
+        try:
+            study.pages()
+        except ValueError as error:  # the answer is there all the same
+            print(f"no pages: {error}", file=sys.stderr)
     if given.json:
         return json.dumps(said, indent=1)
     return "\n".join(_lines(asked, job, sets, found, chosen, advised, study))

@@ -89,8 +89,8 @@ def _script(given: Namespace) -> dict:
     entry |= {"steps": given.steps} if given.steps else {}
     if said := CommandWorkload(**entry).missing:
         raise ValueError(f"RUN: {' '.join(said.values())}")
-    named = [word for word in shlex.split(given.run) if re.search(r"\.(py|sh)$|^[a-z]\w+$", word)]
-    name = next((word for word in named if word not in PYTHON), named[0] if named else "script")
+    files = [word for word in shlex.split(given.run) if re.search(r"\w\.(py|sh)$", word)]
+    name = files[0] if files else words[0]
     return {
         "job": _name(Path(name).stem),
         "title": given.run,

@@ -49,7 +49,7 @@ class Study:
 
     def sets(self, sets: list[tuple[int, str]], together: bool) -> Record:
         """These sets, (jobs, method), and the job alone, in turns in one cell; not together: a cell
-        for the first alone. Then all estimates and pages.
+        for the first alone. Then estimates of all.
         """
         most = max(n for n, _ in sets)
         if together:
@@ -65,11 +65,16 @@ class Study:
             most = sets[0][0]
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
         self._plan([ladder])
-        self._run(" and ".join(f"{n} by {m}" for n, m in sets))
+        what = f"the job alone, and {' and '.join(f'{n} by {m}' for n, m in sets)}"
+        self._run(what, "--until", "estimate")
         record = self._record(cell_id(scenario, self.request.implementation, method, 1))
         if record.status != "completed":
             raise ValueError(f"{scenario}: {record.status}: {record.reason}")
         return record
+
+    def pages(self) -> None:
+        """Tables, figures and pages of what there is. Raises ValueError with what failed."""
+        self._run("pages and figures")
 
     def _scenario(self, n: int, variant: str = "") -> str:
         return scenario_id({self.request.job: n}, variant)
