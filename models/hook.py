@@ -126,23 +126,25 @@ class _Steps:
 
     def __init__(self, memory: mmap.mmap, gate: int):
         self.header, self.times, self.losses = views(memory)
-        self.gate, self.done = gate, 0
+        self.every, self.sync, self.ahead_ns = (self.header[at] for at in (EVERY, SYNC, AHEAD))
+        self.gate, self.done, self.cuda = gate, 0, None
         self.under_way = deque()  # of steps: CUDA's event, and when it was launched
 
     def __call__(self, loss) -> None:
-        number, cuda = self.done, _cuda()
+        number = self.done
+        self.cuda = cuda = self.cuda or _cuda()
         if number == STEPS:
             raise RuntimeError(f"the study keeps at most {STEPS} steps of a job")
         if cuda and cuda.is_current_stream_capturing():
             self.header[STAGE] = CAPTURED  # replays of the graph will call nobody
             return
-        if self.header[SYNC] and cuda:
+        if self.sync and cuda:
             cuda.synchronize()
-        if number % self.header[EVERY] == 0:
+        if number % self.every == 0:
             loss = loss.detach() if hasattr(loss, "detach") else loss
             self.losses[number] = float("nan" if loss is None else loss)
-        if self.header[AHEAD] and cuda:
-            self._not_too_far(cuda.Event(), self.header[AHEAD])
+        if self.ahead_ns and cuda:
+            self._not_too_far(cuda.Event())
         self.times[number] = time.monotonic_ns()
         self.done = number + 1
         if self.done >= self.header[LIMIT]:
@@ -156,14 +158,14 @@ class _Steps:
         else:
             self.header[DONE] = self.done
 
-    def _not_too_far(self, event, ahead_ns: int) -> None:
+    def _not_too_far(self, event) -> None:
         """Where jobs are held now and then: wait while more work than that is under way."""
         now = time.monotonic_ns()
         event.record()
         self.under_way.append((event, now))
         while len(self.under_way) > AT_LEAST:
             oldest, launched = self.under_way[0]
-            if now - launched < ahead_ns and not oldest.query():
+            if now - launched < self.ahead_ns and not oldest.query():
                 return
             oldest.synchronize()
             self.under_way.popleft()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import allowed, not_allowed
 from workflow.collocation.spec.load import load_workloads
 from workflow.collocation.spec.study import seconds
@@ -22,6 +23,10 @@ from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 MOST = 8  # jobs, unless MAX says otherwise
 BUDGET_S = 180.0
 SHELL = re.compile(r"[|&;<>`$()]|^\w+=")  # a line that only a shell understands
+# Of the terminal and of make: another one asks the same question.
+OF_A_SHELL = re.compile(
+    r"\W.*|_|[A-Z]*PWD|SHLVL|TERM.*|COLUMNS|LINES|LS_COLORS|PS\d|SSH_\w+|MAKE\w*|MFLAGS|RUN|\w*\W.*"
+)
 # Pixels up to which a model gets images of that dataset.
 IMAGES = {38: "cifar10", 64: "imagenet64"}
 
@@ -53,7 +58,8 @@ class Request:
     @property
     def study(self) -> str:
         """`advise-train-1a2b3c`: the same question has the same study, which goes on."""
-        told = [self.entry, self.implementation, self.most]
+        entry = {key: value for key, value in self.entry.items() if key != "environment"}
+        told = [entry, self.implementation, self.most]
         said = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
         return f"advise-{self.job}-{said[:6]}"
 
@@ -87,6 +93,7 @@ def _script(given: Namespace) -> dict:
         words[0] = _program(words[0], directory)
     entry = {"kind": "command", "run": words, "folder": str(directory), "batch_size": given.batch}
     entry |= {"steps": given.steps} if given.steps else {}
+    entry["environment"] = _environment()
     if said := CommandWorkload(**entry).missing:
         raise ValueError(f"RUN: {' '.join(said.values())}")
     files = [word for word in shlex.split(given.run) if re.search(r"\w\.(py|sh)$", word)]
@@ -99,6 +106,19 @@ def _script(given: Namespace) -> dict:
         "directory": str(directory),
         "implementation": "paper_step",  # alters no script
     }
+
+
+def _environment() -> dict[str, str | None]:
+    """The shell's, as the script has it without us: by name alone, but for what could change a
+    measurement, whose values are recorded.
+    """
+    found = {}
+    for name in sorted(os.environ):
+        told = os.environ[name] if variables.TELLING.fullmatch(name) else None
+        ours = variables.OF_THE_STUDY.fullmatch(name) or variables.passes(name)
+        if not (ours or OF_A_SHELL.fullmatch(name)):
+            found[name] = told
+    return found
 
 
 def _program(word: str, directory: Path) -> str:

@@ -9,20 +9,7 @@ import os
 import re
 
 from workflow.collocation import ROOT
-from workflow.collocation.spec.variables import OF_THE_STUDY, OURS, TELLING
-
-# What a job's environment may have otherwise than Snakemake's; none of it changes an import.
-APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
-PASSED = {
-    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", *APART),
-    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "VIRTUAL_ENV"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
-    *("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "TORCH_HOME", "HF_HOME"),
-    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),  # for a container's runtime
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-}
-FAMILIES = ("LC_", "XDG_", "CONDA_", OURS)
+from workflow.collocation.spec.variables import OF_THE_STUDY, TELLING, passes
 
 # What an image says of itself.
 FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")
@@ -35,7 +22,7 @@ def server_environment() -> dict[str, str]:
 
     OpenBLAS starts its threads on import, and they would not survive the fork.
     """
-    kept = {name: value for name, value in os.environ.items() if _passes(name)}
+    kept = {name: value for name, value in os.environ.items() if passes(name)}
     path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
     return kept | {
         "OMP_NUM_THREADS": "1",
@@ -54,15 +41,10 @@ def account() -> dict:
     words and null otherwise, and the names of those dropped.
     """
     found = sorted(name for name in os.environ if TELLING.fullmatch(name))
-    passed = {name: os.environ[name] for name in found if _passes(name)}
+    passed = {name: os.environ[name] for name in found if passes(name)}
     dropped = [name for name in found if name not in passed]
     beside = (OF_THE_STUDY, FACTS)
     return {
         "passed": {n: value if WORDS.fullmatch(value) else None for n, value in passed.items()},
         "dropped": [n for n in dropped if not any(each.fullmatch(n) for each in beside)],
     }
-
-
-def _passes(name: str) -> bool:
-    proxy = name.upper() if name.endswith("_proxy") else name
-    return proxy in PASSED or name.startswith(FAMILIES)

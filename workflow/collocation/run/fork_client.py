@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.process_lifetime import MEMBERS
-from workflow.collocation.run.environment import APART
 from workflow.collocation.run.preloaded import hold
+from workflow.collocation.spec.variables import APART
 
 CONNECT_S = 0.5  # for a server to have us wait for its import
 SEND_S = 5.0  # for a server to take a request

@@ -14,3 +14,22 @@ TELLING = re.compile(
 OF_THE_STUDY = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_.*|.*_NUM_THREADS|" + OURS + ".*"
 )
+# Where things are on this machine, which every job finds as they are here.
+# What a job's environment may have otherwise than Snakemake's; none of it changes an import.
+APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
+PASSED = {
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", *APART),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "VIRTUAL_ENV"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
+    *("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "TORCH_HOME", "HF_HOME"),
+    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),  # for a container's runtime
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+}
+FAMILIES = ("LC_", "XDG_", "CONDA_", OURS)
+
+
+def passes(name: str) -> bool:
+    """Whether every job finds this variable as it is here."""
+    proxy = name.upper() if name.endswith("_proxy") else name
+    return proxy in PASSED or name.startswith(FAMILIES)
