@@ -7,7 +7,7 @@
 # make report    Snakemake's report of what is there: report.html and report.zip in the study's folder
 # make advise    how many of your job to run on one GPU, by which method: measures it for three minutes.
 #                RUN="python train.py --lr 0.1" FOLDER=where it runs, or JOB=name of the catalogue, or MODEL=resnet50
-#                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1. With STUDY=h200: from what it measured
+#                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1 FIRST_STEP=120. With STUDY=h200: from what it measured
 # make recipe    a script that starts a set: JOBS=4 METHOD=mps CORES=2 RUN="python train.py" SYSTEM=slurm > start.sh
 # make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
@@ -91,7 +91,7 @@ readme: $(BASE)
 export RUN
 ifeq ($(STUDY),auto)
 advise: $(TRAIN)
-	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--most $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)
+	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--most $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)
 else
 advise: $(BASE)
 	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))

@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", default=224, type=int, metavar="PIXELS", help="of a model's images")
     add("--directory", default=".", metavar="FOLDER", help="where the command runs")
     add("--steps", default="", metavar="PATTERN", help="of its output, for a job without torch")
+    add("--first-step", default=0, type=float, metavar="SECONDS", help="to wait for it; else 30")
     add("--slowdown", default=inf, type=float, help="most of the slowest job")
     add("--memory", default=inf, type=float, help="most that may be used, GB")
     add("--most", default=8, type=int, metavar="JOBS", help="most jobs to think of")

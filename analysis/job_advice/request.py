@@ -93,6 +93,7 @@ def _script(given: Namespace) -> dict:
         words[0] = _program(words[0], directory)
     entry = {"kind": "command", "run": words, "folder": str(directory), "batch_size": given.batch}
     entry |= {"steps": given.steps} if given.steps else {}
+    entry |= {"first_step_s": given.first_step} if given.first_step else {}
     entry["environment"] = _environment()
     if said := CommandWorkload(**entry).missing:
         raise ValueError(f"RUN: {' '.join(said.values())}")

@@ -87,7 +87,6 @@ class Study:
         study = {
             "description": f"how many of one job fit on a GPU: {request.title}",
             "replicates": 1,
-            "cpu": True,
             "implementations": [request.implementation],
             "cores_for": request.most,
             "measure": measure | {"min_steps": 10},

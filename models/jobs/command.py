@@ -143,7 +143,8 @@ class Command:
             if says_out_of_memory(line):
                 return f"the script: {line}"
         if (code := self.child.returncode) == 0:
-            return f"the script ended after {self.steps.done} steps, before it was told to"
+            said = f"the script ended after {self.steps.done} steps, before it was told to"
+            return f"{said}; give it more to do than it can finish"
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
 
