@@ -8,7 +8,8 @@
 # make advise    how many of your job to run on one GPU, by which method: measures it for three minutes.
 #                RUN="python train.py --lr 0.1" FOLDER=where it runs, or JOB=name of the catalogue, or MODEL=resnet50
 #                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1 FIRST_STEP=120. With STUDY=h200: from what it measured
-# make recipe    a script that starts a set: JOBS=4 METHOD=mps CORES=2 RUN="python train.py" SYSTEM=slurm > start.sh
+# make recipe    a script that starts a set: ADVICE=results/advise-x/advice.json > start.sh, or
+#                JOBS=4 METHOD=mps CORES=2 RUN="python train.py"; SYSTEM=slurm
 # make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
 # make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
@@ -22,8 +23,8 @@
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
 # make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, JOB, SLOWDOWN, MEMORY, BENCH, SYSTEM, JOBS, METHOD, RUN,
-#            CORES, FOLDER, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, BENCH, RUN, FOLDER, STEPS, FIRST_STEP, JOB, MODEL, BATCH, SIZE,
+#            SLOWDOWN, MEMORY, MAX, VERIFY, JSON, ADVICE, SYSTEM, JOBS, METHOD, CORES, PYTHON, VENV.
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 PYTHON ?= python3
@@ -102,7 +103,7 @@ explain: $(BASE)
 	@$(PY) -m analysis explain '$(ID)' --folder $(RESULTS)/$(STUDY)
 
 recipe: $(BASE)
-	@$(PY) -m analysis recipe --system '$(SYSTEM)' $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') -- $(RUN)
+	@$(PY) -m analysis recipe $(if $(SYSTEM),--system '$(SYSTEM)') $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') -- $(RUN)
 
 artifact: $(BASE)
 	@$(call named)
