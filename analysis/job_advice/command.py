@@ -40,7 +40,9 @@ def run(given: Namespace) -> str:
     if asked.verify and chosen:
         beside = answer.rival(sets, chosen, asked)
         pair = [each for each in (chosen, beside) if each]
-        together = next((p for p in (pair, pair[:1]) if answer.fits(job, p)), None)
+        # A pattern tells of steps too late for turns: the set is measured in a cell of its own.
+        turns = asked.entry.get("steps", "auto") == "auto"
+        together = next((p for p in (pair, pair[:1]) if turns and answer.fits(job, p)), None)
         names = [(each.n, each.method) for each in together or pair[:1]]
         record = study.sets(names, together is not None)
         estimates = table_of.read(study.folder / "estimates.parquet")
