@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from analysis import estimates, predict
 from analysis.predict import ACTIVITY, GAPS, NO_GAPS, NO_GAPS_FROM, Alone, form, kind_of
 from workflow.collocation.spec.names import parse_scenario, scenario_id
 
+UNSEEN = predict.FILE.with_name("predictor_unseen.csv")
 SCALE = 0.05  # log STP; errors beyond it weigh less. About how well a job's rate alone repeats
 GROUPS = tuple((method, kind) for method in ACTIVITY for kind in (GAPS, NO_GAPS))
 ABOUT = {
@@ -34,6 +36,8 @@ ABOUT = {
     "all (a p for each did not predict better)",
     "errors": "|measured / predicted - 1| of sets, by a fit that has seen none of their jobs; "
     "median and 90 % quantile",
+    "unseen": "the same of jobs that nothing was fitted to, predictor_unseen.csv; their 90 % "
+    "quantile is the band of a prediction, where there are some",
 }
 
 
@@ -95,14 +99,13 @@ def left_out(sets: Sequence[Measured]) -> np.ndarray:
         constants = fitted([each for each in sets if not each.jobs & jobs])
         for i, each in enumerate(sets):
             if each.jobs == jobs:
-                x = predict.demand(each.method, each.alone)
-                errors[i] = each.stp / form(len(each.alone), x, *constants[each.group]) - 1
+                errors[i] = _off(each, *constants[each.group])
     return errors
 
 
 def _errors(sets: Sequence[Measured], errors: np.ndarray, chosen: Sequence[bool]) -> dict:
     """Counts, errors and the worst set of those chosen."""
-    names, off = [each for each, c in zip(sets, chosen, strict=True) if c], errors[chosen]
+    names, off = [each for each, c in zip(sets, chosen, strict=True) if c], np.array(errors)[chosen]
     middle, most = np.quantile(np.abs(off), [0.5, 0.9])
     worst = int(np.argmax(np.abs(off)))
     found = {"sets": len(names), "jobs": len(frozenset().union(*(each.jobs for each in names)))}
@@ -110,8 +113,24 @@ def _errors(sets: Sequence[Measured], errors: np.ndarray, chosen: Sequence[bool]
     return found | {"worst": {names[worst].id: round(float(off[worst]), 6)}}
 
 
-def content(studies: Mapping[str, Sequence[Measured]]) -> dict:
+def _off(each: Measured, k: float, p: float) -> float:
+    return each.stp / form(len(each.alone), predict.demand(each.method, each.alone), k, p) - 1
+
+
+def never_fitted(path: Path) -> list[Measured]:
+    """Sets of jobs that no study has: copies of one job, measured to try the predictor."""
+    return [
+        Measured(
+            f"{e.n}x {e.job}", frozenset([e.job]), e.method, (Alone(e.gract, e.smact),) * e.n, e.stp
+        )
+        for e in pd.read_csv(path).itertuples()
+    ]
+
+
+def content(studies: Mapping[str, Sequence[Measured]], unseen: Sequence[Measured] = ()) -> dict:
     """What config/predictor.yaml holds, from the sets of each study.
+
+    unseen: sets that nothing is fitted to.
 
     Raises ValueError where they are too few to fit or to leave a job out.
     """
@@ -124,6 +143,9 @@ def content(studies: Mapping[str, Sequence[Measured]]) -> dict:
         chosen = [each.group == (method, kind) for each in sets]
         made["constants"][method][kind] = {"k": round(k, 6), "p": round(p, 6)}
         made["constants"][method][kind] |= _errors(sets, errors, chosen)
+        if new := [each for each in unseen if each.group == (method, kind)]:
+            off = [_off(each, k, p) for each in new]
+            made["constants"][method][kind]["unseen"] = _errors(new, off, [True] * len(new))
     for method in ACTIVITY:
         mixes = [each.method == method and len(each.jobs) > 1 for each in sets]
         if any(mixes):
@@ -135,7 +157,7 @@ def run(given: Namespace) -> str:
     """The command: fits, writes the file, and says how far off it is."""
     tables = {folder: estimates.read(folder / "estimates.parquet") for folder in given.folders}
     studies = {folder.name: [*measured(frame, folder.name)] for folder, frame in tables.items()}
-    made = content(studies)
+    made = content(studies, never_fitted(UNSEEN))
     command = " ".join(["python -m analysis fit", *map(str, given.folders)])
     text = yaml.safe_dump(made, sort_keys=False, width=100, allow_unicode=True)
     predict.FILE.write_text(f"# Written by: {command}\n{text}", encoding="utf-8")

@@ -31,7 +31,8 @@ class Alone(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """STP of a set, with the band in which 90 % of the sets of left-out jobs were measured.
+    """STP of a set, with the band in which 90 % of the sets of jobs were measured that the fit had
+    never seen (of sets without gaps: of jobs left out of it).
 
     error: half the band's width over `stp`. kind: of the set, `gaps` or `no_gaps`. The band may
     reach above n: it is of measured values, and the baseline of a gain is measured, too.
@@ -73,10 +74,10 @@ def read(path: Path = FILE) -> Mapping[tuple[str, str], Constants]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))["constants"]
         return {
-            (method, kind): Constants(*(float(found[method][kind][key]) for key in keys))
-            for keys in [("k", "p", "error_90")]
+            (method, kind): Constants(of["k"], of["p"], of.get("unseen", of)["error_90"])
             for method in ACTIVITY
             for kind in (GAPS, NO_GAPS)
+            for of in [found[method][kind]]
         }
     except KeyError as error:
         raise ValueError(f"{path}: no {error}; 'python -m analysis fit' makes it anew") from None
