@@ -179,7 +179,6 @@ class Study(Strict):
     cores_for_workload: dict[Name, Count] = Field({}, description="the same, of one workload")
     ladders: list[Ladder] = Field([], description="copies of one workload")
     mixes: list[Mix] = Field([], description="different workloads on one GPU")
-    impossible: list[dict[str, str]] = Field([], description="rows of the paper that cannot exist")
 
     def groups(self) -> list[tuple[str, Ladder | Mix]]:
         """All ladders and mixes with their keys, such as 'ladders.0'."""
