@@ -98,17 +98,17 @@ def _scenario(workload: str, n: int) -> str:
     return scenario_id({name: n // len(names) for name in names})
 
 
-def work(rows: pd.DataFrame, source: str = "SLIDES") -> dict[str, dict[str, float]]:
-    """Scenario of a mix → workload → what its job takes alone by the source, s."""
+def work(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Scenario of a mix → workload → what its job takes alone by the talk's slides, s."""
     groups, found = _groups(rows), {}
 
     def alone(name: str) -> float | None:
-        one = groups.get((source, name, 1, "naive"), [])
+        one = groups.get(("SLIDES", name, 1, "naive"), [])
         return _first(one, "epoch_time")[0] or _first(one, "total_time")[0]
 
-    for of, workload, n, _ in groups:
+    for source, workload, n, _ in groups:
         jobs = {name: alone(name) for name in workload.split("+")}
-        if of == source and len(jobs) > 1 and all(jobs.values()):
+        if source == "SLIDES" and len(jobs) > 1 and all(jobs.values()):
             found[_scenario(workload, n)] = jobs
     return found
 
