@@ -323,20 +323,21 @@ class Conductor:
         Whoever is not at work blocks and has nothing under way, so that a condition has card and
         cores to itself, as if the others were not there.
         """
-        turns = self.sharing.turns
+        conditions = self.sharing.conditions
         self._await_held()
         self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
         shuffle = random.Random(self.specs[0]["seed"]).sample
-        spans = {condition: [] for condition in turns}
+        spans = {condition: [] for condition in conditions}
         for number in range(self.measure.slices):
-            for condition in shuffle(list(turns), len(turns)):
+            for condition in shuffle(list(conditions), len(conditions)):
                 self.turn = f"{condition}, round {number + 1} of {self.measure.slices}"
-                spans[condition].append(self._slice([self.members[m] for m in turns[condition]]))
+                its = [self.members[m] for m in conditions[condition]]
+                spans[condition].append(self._slice(its))
         for condition, those in spans.items():
             seconds = round(sum(end - start for start, end in those) / 1e9, 6)
             whole = {"start_ns": those[0][0], "end_ns": those[-1][1], "seconds": seconds}
             self.windows.append(
-                Window(name=condition, **whole, members=turns[condition], spans=those)
+                Window(name=condition, **whole, members=conditions[condition], spans=those)
             )
 
     def _slice(self, condition: list[Tracked]) -> tuple[int, int]:

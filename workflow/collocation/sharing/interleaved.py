@@ -35,12 +35,12 @@ class Interleaved(Method):
 
     @contextmanager
     def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Together"]:
-        turns = {condition.name: list(members) for condition, members in self._conditions(spec)}
+        members = {condition.name: list(own) for condition, own in self._conditions(spec)}
         clients = self._clients(spec)
         daemon = mps_daemon.running(device.uuid, log / "mps") if clients else nullcontext()
         with daemon as running:
             served = mps.Clients(device, running, clients) if clients else None
-            yield Together(naive.Plain(device), served, turns)
+            yield Together(naive.Plain(device), served, members)
 
     def _conditions(self, spec: CellSpec) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
         """Each condition and its members, by their index; a part of a set has none of its own."""
@@ -70,11 +70,11 @@ class Interleaved(Method):
 
 @dataclass
 class Together(Sharing):
-    """`turns`: members of each condition. `served`: the clients, where a condition has some."""
+    """`conditions`: members of each one. `served`: the clients, where a condition has some."""
 
     plain: naive.Plain
     served: mps.Clients | None
-    turns: dict[str, list[int]]
+    conditions: dict[str, list[int]]
 
     def environment(self, member: int) -> dict[str, str]:
         return self._of(member).environment(member)
@@ -87,7 +87,7 @@ class Together(Sharing):
         clients = {m: report for m, report in reports.items() if m not in plain}
         evidence.require_device("naive", plain, self.plain.device.uuid, self.plain.device)
         found = self.served.witness(clients, plain)
-        if len(self.served.members) == sum(map(len, self.turns.values())):
+        if len(self.served.members) == sum(map(len, self.conditions.values())):
             return found
         other = self.plain.facts(plain, self.served.listed)
         both = found["verified"] and other["verified"]
