@@ -159,12 +159,8 @@ def _of_jobs(table: pd.DataFrame) -> pd.Series:
 
 
 def _per_sample(table: pd.DataFrame, rate: pd.Series) -> pd.Series:
-    """Energy of the whole set per sample, J: no counter splits a GPU's energy among processes.
-
-    Not of whole epochs: their energy holds validation, and members that are early train on.
-    """
-    counted = table["energy_j"].notna() & (table["window"] != "epochs")
-    return (table["power"].replace(0, np.nan) / rate).where(counted)
+    """Energy of the whole set per sample, J: no counter splits a GPU's energy among processes."""
+    return (table["power"].replace(0, np.nan) / rate).where(table["energy_j"].notna())
 
 
 def _runs(members: pd.DataFrame) -> pd.DataFrame:

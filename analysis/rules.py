@@ -101,8 +101,8 @@ class _Place(Bounds):
     mix: dict[str, Count] = {}
     job: str = ""
     implementation: str = PAPER_IMPLEMENTATION
-    variant: Literal["", "departure", COMPLETION, "epochs", "files"] = ""
-    window: Literal["", BEFORE, AFTER, COMPLETION, "epochs"] = ""
+    variant: Literal["", "departure", COMPLETION, "files"] = ""
+    window: Literal["", BEFORE, AFTER, COMPLETION] = ""
 
 
 class Need(_Place):

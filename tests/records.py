@@ -16,10 +16,9 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
 
     Options: implementation, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows
     (list of per-member dicts of window → rate, in place of rates; lists are rates of slices),
-    epochs, losses (per member), source, drift and drift_error (of every window), flags, limits (in
-    every member's spec), verified, sm_count, uuids, telemetry, session, gpu_memory (bytes), digest
-    (of
-        the code).
+    losses (per member), source, drift and drift_error (of every window), flags, limits (in every
+    member's spec), verified, sm_count, uuids, telemetry, session, gpu_memory (bytes), digest (of
+    the code).
     """
     parsed, conditions = parse_scenario(scenario), conditions_of(scenario, method)
     sets = [parse_scenario(condition.scenario) for condition in conditions.values()] or [parsed]
@@ -29,12 +28,10 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         options.get("status", "completed"),
     )
     started = status not in ("unsupported", "postponed")
-    measure = "epochs" if "epochs" in parsed.variant else "window"
-    measure = "interleaved" if conditions else measure
+    measure = "interleaved" if conditions else "window"
     measure = "departure" if "departure" in parsed.variant else measure
     per_member = options.get("windows") or [
-        {} if rate is None else {"epochs" if measure == "epochs" else "window": rate}
-        for rate in rates
+        {} if rate is None else {"window": rate} for rate in rates
     ]
     gpu, memory = options.get("gpu", "GPU-1"), options.get("gpu_memory")
     uuids = options.get("uuids", ["GPU-1"] * 9)
@@ -51,7 +48,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         {"member": i, "workload": names[i], "status": "completed" if windows else "out_of_memory"}
         | {"error": None, "cores": [2 * i, 2 * i + 1], "threads": 2}
         | {"memory_peak_allocated": 2**30, "device_uuid": uuids[i]}
-        | {"sm_count": options.get("sm_count"), "epochs": options.get("epochs", [])}
+        | {"sm_count": options.get("sm_count")}
         | {"windows": {name: window(rate) for name, rate in windows.items()}}
         | {"loss": {"step": [0, 10, 20], "value": losses[i]}}
         for i, windows in enumerate(per_member)

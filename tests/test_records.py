@@ -107,20 +107,6 @@ def test_limits_session_and_what_members_found_are_columns():
     assert frame["torch"].isna().tolist() == [False] * 2 + [True] * 2
 
 
-def test_whole_epochs_give_training_time_apart_from_validation():
-    epochs = [
-        {"epoch": i, "train_s": s, "validation_s": 5.0, "samples": 49_984, "accuracy": 0.3 + i / 10}
-        for i, s in enumerate([50.0, 54.0])
-    ]
-    row = merged(record("1x_a--epochs", rates=[1], epochs=epochs)).iloc[0]
-    assert row["epoch_time_s"] == 52 and row["epoch_time_kind"] == "trained"
-    assert row["samples_per_s"] == pytest.approx(2 * 49_984 / 104)
-    assert row["accuracy"] == pytest.approx(0.4) and row["validation_s"] == 5
-    small = [epochs[0] | {"samples": 5_000, "train_s": 5.0}]
-    row = merged(record("1x_a--epochs", epochs=small)).iloc[0]
-    assert row["epoch_time_s"] == 50 and row["epoch_time_kind"] == "trained_scaled"
-
-
 @pytest.mark.parametrize(
     ("ends_s", "measure", "rates"),
     [  # four times as fast once it is alone

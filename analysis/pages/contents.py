@@ -239,14 +239,13 @@ def missing(estimates: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Comparisons of a set with itself, and of a machine's GPU beside busy ones: the ratio should
-    be 1. Shown: the interval excludes a larger difference than the bound.
+    """Comparisons of a set with itself: the ratio should be 1. Shown: the interval excludes a
+    larger difference than the bound.
     """
     rows = []
     for title, quantity, where, bound in (
         ("the same set twice, each in a cell of its own", "rate_over_naive", {"method": TWIN}, 0.1),
         ("the same set twice, in turns in one cell", "aa", {}, 0.003),
-        ("while another GPU of the machine was busy", "beside_busy", {"window": ""}, 0.1),
     ):
         for e in _rows(table.of(estimates, quantity, host="*", **where)):
             # A job alone changes its speed with its host.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter, defaultdict
-from statistics import fmean, median
+from statistics import median
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +43,10 @@ def rows_of(record: Record) -> list[dict]:
         for name, rate in member.windows.items():
             row = columns | {"window": name, "window_s": seconds.get(name)} | rate.model_dump()
             row |= _seen_in_window(record, name, member.member)
-            rows.append(row | _epoch_time(row, member))
+            if row["nominal_train_size"] and rate.samples_per_s:
+                row["epoch_time_s"] = row["nominal_train_size"] / rate.samples_per_s
+                row["epoch_time_kind"] = "rate"
+            rows.append(row)
     flagged = flags.union([*record.flags, *_flags(record, rows)])
     return [row | {"flags": flagged} for row in rows or [base]]
 
@@ -77,8 +80,6 @@ def _cell_columns(record: Record) -> dict:
 def _member_columns(record: Record, member: Member) -> dict:
     spec = record.jobs[member.member]
     data = next((d for d in record.data if d.get("dataset") == spec.get("dataset")), {})
-    last = member.epochs[-1] if member.epochs else {}
-    validation = [e["validation_s"] for e in member.epochs if e.get("validation_s") is not None]
     same_name = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")
     same_name += ("device_uuid", "sm_count", "input_share", "data_wait_share")
     same_name += ("memory_peak_allocated", "memory_peak_reserved")
@@ -95,29 +96,8 @@ def _member_columns(record: Record, member: Member) -> dict:
         "nominal_train_size": spec.get("nominal_train_size") or data.get("nominal_train_size"),
         "loss_last": member.loss.value[-1] if member.loss.value else None,
         "epochs_done": len(member.epochs),
-        **{key: last.get(key) for key in ("accuracy", "validation_loss")},
-        "validation_s": fmean(validation) if validation else None,
         "cores": len(member.cores) or None,
     }
-
-
-def _epoch_time(row: dict, member: Member) -> dict:
-    """Epoch time of the row, and in `epochs` the rate over training time alone."""
-    nominal, rate = row["nominal_train_size"], row["samples_per_s"]
-    epochs = [e for e in member.epochs if e.get("train_s") and e.get("samples")]
-    if row["window"] == "epochs" and epochs:
-        samples, seconds = sum(e["samples"] for e in epochs), sum(e["train_s"] for e in epochs)
-        result = {"samples_per_s": samples / seconds}
-        if nominal:
-            # A dropped last batch is not a subset.
-            whole = all(e["samples"] + (row["batch_size"] or 0) > nominal for e in epochs)
-            times = [e["train_s"] * (1 if whole else nominal / e["samples"]) for e in epochs]
-            result["epoch_time_s"] = fmean(times)
-            result["epoch_time_kind"] = "trained" if whole else "trained_scaled"
-        return result
-    if nominal and rate:
-        return {"epoch_time_s": nominal / rate, "epoch_time_kind": "rate"}
-    return {}
 
 
 # -- what telemetry saw ---------------------------------------------------------------------------
