@@ -26,7 +26,6 @@ _METHODS = {
     "mig": "MIG",
     "mig_1g2x": "MIG 1g, double memory",
     "mig_shared": "MIG, shared memory",
-    "mig_mps": "MPS in MIG",  # of earlier records
 }
 _ARMS = {
     PAPER_IMPLEMENTATION: "paper style",
