@@ -127,7 +127,8 @@ class _Steps:
     def __init__(self, memory: mmap.mmap, gate: int):
         self.header, self.times, self.losses = views(memory)
         self.every, self.sync, self.ahead_ns = (self.header[at] for at in (EVERY, SYNC, AHEAD))
-        self.gate, self.done, self.cuda = gate, 0, None
+        # One that was first may have ended, as at a restart by torchrun: its steps are made.
+        self.gate, self.done, self.cuda = gate, self.header[DONE], None
         self.under_way = deque()  # of steps: CUDA's event, and when it was launched
 
     def __call__(self, loss) -> None:

@@ -245,3 +245,6 @@ def test_one_process_of_several_counts():
         command = [sys.executable, "-c", code]
         subprocess.run(command, cwd=REPOSITORY, env=os.environ | variable, check=True)
         assert header[hook.DONE] == 2 and losses[0] == 2.5 and 0 < times[0] <= times[1]
+        # Once it has ended, as at a restart, another goes on from there: steps are not unmade.
+        subprocess.run(command, cwd=REPOSITORY, env=os.environ | variable, check=True)
+        assert header[hook.DONE] == 4 and times[1] < times[2] <= times[3]
