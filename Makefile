@@ -88,8 +88,12 @@ readme: $(BASE)
 	@$(call named)
 	@$(PY) -m analysis pages --readme --folder $(RESULTS)/$(STUDY)
 
-# RUN reaches the program as it was given, whatever quotes are in it.
+# RUN and STEPS reach the program as they were given, whatever quotes and dollars are in them; the
+# others, which make would export, are no part of a script's environment.
+override RUN := $(value RUN)
+override STEPS := $(value STEPS)
 export RUN
+unexport STUDY GPUS CONFIG FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN MEMORY MAX BUDGET VERIFY JSON
 ifeq ($(STUDY),auto)
 advise: $(TRAIN)
 	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--most $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)

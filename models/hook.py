@@ -15,6 +15,8 @@ step, then who it is), so that a step costs about a microsecond. Of several proc
 the first one counts; where a script calls it, its optimizers count no more.
 """
 
+from __future__ import annotations  # a script's Python may be 3.8
+
 import fcntl
 import importlib.util
 import json

@@ -21,6 +21,7 @@ RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured besid
 ROOM = 0.95  # of the card's memory
 WAITS = 0.5  # GRACT alone below which a job waits for its host for most of the time
 GB = 1e9
+CPU = "CPU"  # in place of a card's name
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Job:
 
     @property
     def on_cpu(self) -> bool:
-        return not self.card_gb
+        return self.card == CPU
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def job_of(record: Record) -> Job:
         cores=own.get("cpu") or 0.0,
         may_use=len(member.cores),
         watts=card.get("power"),
-        card=record.gpu.name if record.gpu else "CPU",
+        card=record.gpu.name if record.gpu else CPU,
         card_gb=(record.gpu.memory_bytes or 0) / GB if record.gpu else 0.0,
     )
 
@@ -139,7 +140,7 @@ def fits(job: Job, sets: Sequence[Option]) -> bool:
         method: max((e.n for e in sets if e.method == method), default=0) for method in METHODS
     }
     jobs = 1 + sum(loaded.values())
-    return job.on_cpu or job.idle_gb + jobs * job.memory_gb <= ROOM * job.card_gb
+    return job.idle_gb + jobs * job.memory_gb <= (ROOM * job.card_gb or inf)
 
 
 def measured(
@@ -175,16 +176,17 @@ def _seen(record: Record, option: Option) -> tuple[float | None, float | None]:
     return seen.entities["gpu"].get("power"), (idle + sum(held)) / GB if known else None
 
 
+def within(each: Measured, request: Request) -> bool:
+    """Whether a set as measured respects the bounds."""
+    memory_gb = each.memory_gb or each.option.memory_gb
+    return each.slowdown.value <= request.slowdown and memory_gb <= request.memory_gb
+
+
 def decide(found: Sequence[Measured], job: Job, request: Request) -> Measured | None:
     """The fewest jobs within a tenth of the most measured throughput, one alone among them; None:
     one at a time. No set that breaks a bound here.
     """
-    allowed = [
-        each
-        for each in found
-        if each.slowdown.value <= request.slowdown
-        and (each.memory_gb or each.option.memory_gb) <= request.memory_gb
-    ]
+    allowed = [each for each in found if within(each, request)]
     most = max((each.stp.value for each in allowed), default=1.0)
     if NEAR * most <= 1:
         return None

@@ -47,6 +47,8 @@ def run(given: Namespace) -> str:
         record = study.sets(names, together is not None)
         estimates = table_of.read(study.folder / "estimates.parquet")
         found = answer.measured(record, estimates, together or pair[:1], asked)
+        if not found:
+            raise ValueError(f"{names[0][0]} jobs: measured, and no number counts: {study.folder}")
     advised = answer.decide(found, job, asked) if found else None
     said = _json(asked, job, sets, found, chosen, advised, study)
     path = study.folder / "advice.json"
@@ -126,12 +128,17 @@ def _verdict(
         return "One at a time: no set respects the bounds, or has room in memory."
     if not found:
         low, high = chosen.prediction.low, chosen.prediction.high
-        if high < 1 / answer.NEAR or chosen.stp <= 1:
+        if _gains_nothing(chosen):
             return f"One at a time: predicted STP {chosen.stp:.2f} at most. Not measured."
         said = f"Predicted: run {chosen.named}, STP {chosen.stp:.2f} [{low:.2f}, {high:.2f}]"
         return f"{said}, each job {chosen.n / chosen.stp:.2f} times as long. Not measured."
     if advised is None:
         top = max(found, key=lambda each: each.stp.value)
+        if not any(answer.within(each, asked) for each in found):
+            fewest = min(each.option.n for each in found)
+            more = f" Fewer were not measured: MAX={fewest - 1}." if fewest > 2 else ""
+            said = f"{top.option.named} has a slowdown of {labels.span(top.slowdown)}"
+            return f"One at a time: no set measured respects the bounds; {said}.{more}"
         return f"One at a time: {top.option.named} has an STP of {labels.span(top.stp)}."
     if advised.stp.low <= 1 <= advised.stp.high:
         return f"Undecided: {advised.option.named} has an STP of {labels.span(advised.stp)}."
@@ -139,6 +146,11 @@ def _verdict(
         f"Run {advised.option.named}: {labels.number(advised.stp.value)} times the work of one "
         f"alone, each job takes {labels.number(advised.slowdown.value)} times as long."
     )
+
+
+def _gains_nothing(chosen: Option) -> bool:
+    """Whether, by its prediction, jobs are better run one at a time."""
+    return chosen.stp <= 1 or chosen.prediction.high < 1 / answer.NEAR
 
 
 def _json(
@@ -152,7 +164,8 @@ def _json(
 ) -> dict:
     """The answer; its first keys are those that `make recipe` takes."""
     one = {"jobs": 1, "method": "naive"}
-    told = advised.option if advised else (chosen if not found else None)
+    expected = None if found or not chosen or _gains_nothing(chosen) else chosen
+    told = advised.option if advised else expected
     picked = {"jobs": told.n, "method": told.method} if told else one
 
     def span(row) -> list[float | None]:
