@@ -96,7 +96,7 @@ def _connect(own: bool):
         os.close(memory)
         return _nothing
     shared = mmap.mmap(memory, SIZE)
-    shared[-FACTS:] = json.dumps(found | _device()).encode().ljust(FACTS)
+    shared[-FACTS:] = json.dumps({**found, **_device()}).encode().ljust(FACTS)
     pid, _, gate = os.environ[VARIABLE].split()
     return _Steps(shared, os.open(f"/proc/{pid}/fd/{gate}", os.O_RDONLY))
 
