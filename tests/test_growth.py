@@ -21,7 +21,7 @@ from workflow.collocation.spec.study import Measure
 from workflow.collocation.spec.workloads import KINDS, CommandWorkload, OwnWorkload, VisionWorkload
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
-SCRIPT = {"kind": "command", "run": ["python", "train.py", 3], "folder": "theirs", "batch_size": 8}
+SCRIPT = {"kind": "command", "run": ["python", "train.py", "3"], "folder": "theirs", "batch_size": 8}
 OWN = {"kind": "my_jobs:Toy", "model_args": {"a": {"b": 1}}, "dataset": "digits", "batch_size": 8}
 
 

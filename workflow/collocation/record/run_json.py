@@ -137,6 +137,8 @@ class Record(Part):
         jobs = self.spec.get("members")
         if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
             raise ValueError("spec.members is no list of objects")
+        if not all(isinstance(job.get("workload", ""), str) for job in jobs):
+            raise ValueError("spec.members: a workload's name is no text")
         names = {window.name for window in self.windows}
         known = conditions_of(self.cell.scenario, self.cell.method).keys() or names
         for member in self.members:
