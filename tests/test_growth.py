@@ -21,7 +21,8 @@ from workflow.collocation.spec.study import Measure
 from workflow.collocation.spec.workloads import KINDS, CommandWorkload, OwnWorkload, VisionWorkload
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
-SCRIPT = {"kind": "command", "run": ["python", "train.py", "3"], "folder": "theirs", "batch_size": 8}
+RUN = ["python", "train.py", "3"]
+SCRIPT = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 8}
 OWN = {"kind": "my_jobs:Toy", "model_args": {"a": {"b": 1}}, "dataset": "digits", "batch_size": 8}
 
 
@@ -123,7 +124,7 @@ def test_a_spec_holds_the_settings_of_each_members_kind():
     spec = spec_of(script, *others)
     flat = json.loads(json.dumps(spec.to_json()))
     command = flat["members"][0]
-    assert command.items() >= {"run": ["python", "train.py", "3"], "unit": "tokens"}.items()
+    assert command.items() >= {"run": RUN, "unit": "tokens"}.items()
     assert "classes" not in command
     read = CellSpec.model_validate_json(spec.model_dump_json())
     assert read == spec and read.digest == spec.digest == digest(flat)
@@ -136,7 +137,7 @@ def test_a_spec_holds_the_settings_of_each_members_kind():
 
     later = script.model_copy(update={"steps": "loss", "run": ["python", "b.py"]})
     said = changes(spec.to_json(), spec_of(later, *others).to_json())
-    assert said == ['run ["python", "train.py", "3"] → ["python", "b.py"]', "steps hook → loss"]
+    assert said == ['run ["python", "train.py", "3"] → ["python", "b.py"]', "steps auto → loss"]
 
 
 def test_what_records_of_a_kind_once_said_measures_nothing_again():
