@@ -4,12 +4,14 @@ import argparse
 import os
 import re
 import subprocess
+import sys
 from math import inf
 
 import pytest
 
+from analysis.__main__ import _parser
 from analysis.estimates import Row
-from analysis.job_advice import answer, command
+from analysis.job_advice import answer, command, request
 from analysis.job_advice.answer import Job, Measured, Option
 from analysis.job_advice.request import Request
 from analysis.predict import Prediction
@@ -69,3 +71,18 @@ def test_make_passes_a_command_as_it_was_typed_and_no_option_to_the_script(comma
         assert words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
     else:  # words of a shell, as in a terminal
         assert words[words.index("--") + 1 :] == ["python", "train.py", os.environ["HOME"], "a b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shell"),
+    [
+        ("{python} a.py --data ~/x", True),
+        ("{python} a.py data/*.txt", True),
+        ("{python} a~b", False),
+    ],
+)
+def test_what_a_shell_expands_goes_to_one(line, shell, tmp_path):
+    asked = line.format(python=sys.executable)
+    words = ["--run", asked, "--directory", str(tmp_path)]
+    given = _parser().parse_args(["advise-job", *words])
+    assert (request.read(given).words[0] == "bash") is shell

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pyarrow.parquet as pq
@@ -25,6 +26,8 @@ from workflow.collocation import sharing
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.task import member_specs
+from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.sharing.interleaved import Together
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.names import conditions_of
 from workflow.collocation.spec.study import Study
@@ -111,6 +114,15 @@ def test_sets_that_the_card_has_no_room_for_together_get_cells_of_their_own():
     }
     assert {cell.spec.measure.kind for cell in apart.values()} == {"window"}
     assert apart["3x_a/paper_step/mps/r1"].needs == {"1x_a/paper_step/naive/r1"}
+
+
+def test_sets_of_clients_alone_are_proven_by_their_daemon():
+    """Though a member is in more than one of them."""
+    plain = SimpleNamespace(device=SimpleNamespace(uuid="GPU-0"))
+    clients = SimpleNamespace(members={0: 0, 1: 1}, witness=lambda reports, plain: "proof")
+    both = Together(plain, clients, {"2xmps": [0, 1], "1xmps": [0]})
+    report = Report(pid=1, device_uuid="GPU-0", sm_count=None, memory_free=None)
+    assert both.witness({0: report, 1: report}) == "proof"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
 MOST = 8  # jobs, unless MAX says otherwise
 BUDGET_S = 180.0
-SHELL = re.compile(r"[|&;<>`$()]|^\w+=")  # a line that only a shell understands
+SHELL = re.compile(r"[|&;<>`$()*?]|(^|\s)~|^\w+=")  # a line that only a shell understands
 # Of the terminal and of make: another one asks the same question.
 OF_A_SHELL = re.compile(
     r"\W.*|_|[A-Z]*PWD|SHLVL|TERM.*|COLUMNS|LINES|LS_COLORS|PS\d|SSH_\w+|MAKE\w*|MFLAGS|RUN|\w*\W.*"

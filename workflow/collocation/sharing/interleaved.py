@@ -87,7 +87,7 @@ class Together(Sharing):
         clients = {m: report for m, report in reports.items() if m not in plain}
         evidence.require_device("naive", plain, self.plain.device.uuid, self.plain.device)
         found = self.served.witness(clients, plain)
-        if len(self.served.members) == sum(map(len, self.conditions.values())):
+        if set(self.served.members) == set().union(*self.conditions.values()):
             return found
         other = self.plain.facts(plain, self.served.listed)
         both = found["verified"] and other["verified"]
