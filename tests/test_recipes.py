@@ -317,11 +317,26 @@ def test_the_command_line_and_an_advice_give_the_same_script(tmp_path, capsys):
         assert words in said and said.count("\n") == 1
 
 
-@pytest.mark.parametrize("system", ["SYSTEM=slurm", ""])
-def test_make_recipe(system, tmp_path):
-    words = ["JOBS=2", "METHOD=mps", "CORES=1", f"FOLDER={tmp_path}", *filter(None, [system])]
-    make = ["make", "-s", f"PYTHON={sys.executable}", "VENV=", "recipe"]
-    command = [*make, *words, "RUN=python train.py --lr 0.1 --name 'a b'"]
+def test_make_recipe(tmp_path):
+    words = ["JOBS=2", "METHOD=mps", "CORES=1", f"FOLDER={tmp_path}"]
+    words += ["RUN=python train.py --lr 0.1 --name 'a b'"]
+    made = make("SYSTEM=slurm", *words)
+    assert "train.py --lr 0.1 --name 'a b' >" in made and f"cd {tmp_path}\n" in made
+    assert header(made)["cpus-per-task"] == "2"
+    command = ["python", "train.py", "--lr", "0.1", "--name", "a b"]
+    assert make(*words) == recipe("bash", command, 2, "mps", cores=1, folder=str(tmp_path))
+
+
+def test_make_recipe_of_an_advice_needs_nothing_else(tmp_path):
+    file = tmp_path / "advice.json"
+    advice = {"run": ["python", "train.py"], "folder": str(tmp_path), "jobs": 3, "method": "naive"}
+    file.write_text(json.dumps(advice | {"sm_percent": None, "cores": 1, "memory_gb": None}))
+    expected = recipe("bash", advice["run"], 3, "naive", cores=1, folder=str(tmp_path))
+    assert make(f"ADVICE={file}") == make(f"ADVICE={file}", "RUN=") == expected
+
+
+def make(*words: str) -> str:
+    command = ["make", "-s", f"PYTHON={sys.executable}", "VENV=", "recipe", *words]
     made = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert made.returncode == 0 and "train.py --lr 0.1 --name 'a b' >" in made.stdout, made.stderr
-    assert f"cd {tmp_path}\n" in made.stdout and ("#SBATCH" in made.stdout) is bool(system)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
