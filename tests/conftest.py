@@ -15,7 +15,7 @@ from workflow.collocation import gpu
 
 # Modules by what they take, longest first; of the others it does not matter.
 LONG = ("test_drills", "test_command", "test_faults", "test_steps_that_fail", "test_script")
-LONG += ("test_several", "test_release", "test_simulation", "test_telemetry")
+LONG += ("test_job_advice", "test_several", "test_release", "test_simulation", "test_telemetry")
 
 
 # The same examples each time, without a deadline: the machine may be busy.

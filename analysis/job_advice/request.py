@@ -86,18 +86,21 @@ def _script(given: Namespace) -> dict:
     directory = Path(given.directory).resolve()
     if not directory.is_dir():
         raise ValueError(f"FOLDER={given.directory}: is no folder")
+    try:
+        typed = shlex.split(given.run)
+    except ValueError as error:
+        raise ValueError(f"RUN={given.run}: {error}") from None
     if SHELL.search(given.run):
-        words = ["bash", "-c", given.run]
+        words = checked = ["bash", "-c", given.run]
     else:
-        words = shlex.split(given.run)
-        words[0] = _program(words[0], directory)
+        words, checked = [_program(typed[0], directory), *typed[1:]], typed
     entry = {"kind": "command", "run": words, "folder": str(directory), "batch_size": given.batch}
     entry |= {"steps": given.steps} if given.steps else {}
     entry |= {"first_step_s": given.first_step} if given.first_step else {}
     entry["environment"] = _environment()
-    if said := CommandWorkload(**entry).missing:
+    if said := CommandWorkload(**entry | {"run": checked}).missing:
         raise ValueError(f"RUN: {' '.join(said.values())}")
-    files = [word for word in shlex.split(given.run) if re.search(r"\w\.(py|sh)$", word)]
+    files = [word for word in typed if re.search(r"\w\.(py|sh)$", word)]
     name = files[0] if files else words[0]
     return {
         "job": _name(Path(name).stem),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ SLICE_S, DROP_S, SLICES = 2.5, 1.0, (4, 20)
 OVERHEAD_S = 100.0  # of the budget: all but slices
 SIZES = {"cifar10": (10_000, 2_000), "imagenet64": (2_048, 256), "imagenet": (512, 128)}
 POLL_S = 0.5
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -105,7 +108,10 @@ class Study:
             path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
     def _run(self, what: str, *arguments: str) -> None:
-        """Have Snakemake measure what is left; a line that lives tells how far it is."""
+        """Have Snakemake measure what is left; a line that lives tells how far it is.
+
+        What ends this command, such as Ctrl-C, is passed on once, and waited for.
+        """
         plan, tries = self.folder / "plan", self.folder.glob("cells/*/*/*/r1/a*")
         config = [*self.settings, f"study={self.request.study}", f"studies={plan}"]
         config += [f"workloads={plan / 'workloads.yaml'}"]
@@ -117,20 +123,32 @@ class Study:
         log, began, live = plan / "log.txt", time.monotonic(), sys.stderr.isatty()
         if not live:
             print(f"{what} ...", file=sys.stderr)
+        before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
         with log.open("w") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-            try:
-                while process.poll() is None:
-                    if live:
-                        took = time.monotonic() - began
-                        print(f"\r\033[K{what}: {took:.0f} s", end="", file=sys.stderr, flush=True)
-                    time.sleep(POLL_S)
-            finally:
-                if process.poll() is None:  # interrupted: it cleans up, and the next call goes on
-                    process.terminate()
-                    process.wait()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        try:
+            while process.poll() is None:
                 if live:
-                    print("\r\033[K", end="", file=sys.stderr, flush=True)
+                    took = time.monotonic() - began
+                    print(f"\r\033[K{what}: {took:.0f} s", end="", file=sys.stderr, flush=True)
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            for each in ENDING:
+                signal.signal(each, signal.SIG_IGN)
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait()
+            raise ValueError("interrupted; the same command carries on") from None
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+            if live:
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
         if process.returncode:
             lines = log.read_text(encoding="utf-8").splitlines()
             raise ValueError(f"{lines[-1] if lines else 'Snakemake failed'} (all of it: {log})")

@@ -1,0 +1,399 @@
+"""`make advise` of any job: what is asked, what follows from numbers, and the real command.
+
+Scripts are trained on the CPU; the sets under MPS are of a GPU that is not there (tests/fakes).
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from math import inf
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analysis.__main__ import main
+from analysis.estimates import INTERVAL, Row
+from analysis.job_advice import answer, command, request
+from analysis.job_advice.answer import Job, Measured, Option
+from analysis.job_advice.request import Request
+from analysis.predict import Prediction
+from analysis.recipes import KEYS
+from tests.fakes import machine
+from tests.studio import until, workload
+from workflow.collocation import gpu
+
+SHARES = {"gract": 0.5, "smact": 0.2}
+
+
+def job(**changes) -> Job:
+    """A job of 10 GB on a card of 100 GB, which holds 1 GB when idle."""
+    values = {"rate": 100.0, "shares": SHARES, "memory_gb": 10.0, "idle_gb": 1.0, "cores": 1.0}
+    values |= {"may_use": 2, "watts": 300.0, "card": "NVIDIA X", "card_gb": 100.0}
+    return Job(**values | changes)
+
+
+def asked(**bounds) -> Request:
+    entry = {"kind": "command", "run": ["python", "t.py"], "batch_size": 1}
+    return Request("t", "python t.py", entry, entry["run"], ".", "paper_step", **bounds)
+
+
+def option(n: int, method: str, stp: float) -> Option:
+    return Option(n, method, 1.0, Prediction(stp, 0.9 * stp, 1.1 * stp, 0.1, "gaps"))
+
+
+def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None) -> Measured:
+    """STP from `low`, or a hundredth below, to as far above."""
+    half = stp - (0.99 * stp if low is None else low)
+    told = {"value": stp, "low": stp - half, "high": stp + half, "spread": INTERVAL, "n": 1}
+    of = Row(**dict.fromkeys(Row._fields) | told | {"unit": "", "jobs": n})
+    slowed = of._replace(value=slowdown, low=slowdown, high=slowdown)
+    return Measured(option(n, method, stp), of, of, slowed, gb, None)
+
+
+def picked(found) -> tuple[int, str] | None:
+    chosen = getattr(found, "option", found)
+    return chosen and (chosen.n, chosen.method)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a script and a catalogue, where the command is typed."""
+    (tmp_path / "config").mkdir()
+    catalogue = yaml.safe_dump({"resnet26_toy": workload()})
+    (tmp_path / "config" / "workloads.yaml").write_text(catalogue)
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+# -- what follows from numbers ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("of", "bounds", "most"),
+    [
+        ({}, {}, {"naive": 8, "mps": 8}),
+        ({}, {"most": 3}, {"naive": 3, "mps": 3}),
+        ({}, {"most": 48}, {"naive": 9, "mps": 9}),  # 1 + 9 * 10 GB of 95
+        ({"memory_gb": 94.0}, {}, {}),
+        ({}, {"memory_gb": 41.0}, {"naive": 4, "mps": 4}),
+        ({}, {"memory_gb": 40.9}, {"naive": 3, "mps": 3}),
+        ({"card": "CPU", "card_gb": 0.0, "memory_gb": 0.0, "shares": {}}, {}, {"naive": 8}),
+    ],
+)
+def test_sets_are_those_that_memory_has_room_for(of, bounds, most):
+    sets = answer.options(job(**of), asked(**bounds))
+    assert {picked(each) for each in sets} == {
+        (n, method) for method, top in most.items() for n in range(2, top + 1)
+    }
+    assert all((each.prediction is not None) is (not job(**of).on_cpu) for each in sets)
+
+
+def test_nothing_is_predicted_without_counters():
+    sets = answer.options(job(shares={"gract": 0.5}), asked())
+    assert sets and not any(each.prediction for each in sets)
+
+
+LADDER = [option(2, "naive", 1.65), option(2, "mps", 1.9), option(4, "naive", 1.8)]
+LADDER += [option(4, "mps", 3.0), option(6, "mps", 3.2), option(8, "mps", 3.3)]
+
+
+@pytest.mark.parametrize(
+    ("sets", "slowdown", "best", "rival"),
+    [
+        (LADDER, inf, (4, "mps"), (8, "mps")),  # the fewest within a tenth; then the next best
+        (LADDER, 1.9, (4, "mps"), (6, "mps")),
+        (LADDER, 1.3, (2, "mps"), (2, "naive")),  # as many by the other method, if near
+        (LADDER, 1.2, (2, "mps"), None),
+        (LADDER, 1.01, None, None),
+        ([], inf, None, None),
+        # Separate processes need no daemon: at 97 % of MPS they are preferred.
+        ([option(2, "naive", 1.85), option(2, "mps", 1.9)], inf, (2, "naive"), (2, "mps")),
+        ([option(2, "naive", 1.84), option(2, "mps", 1.9)], inf, (2, "mps"), (2, "naive")),
+        ([option(2, "naive", 0.9)], inf, (2, "naive"), None),
+    ],
+)
+def test_the_set_to_measure_and_its_rival(sets, slowdown, best, rival):
+    request = asked(slowdown=slowdown)
+    chosen = answer.best(sets, request)
+    assert picked(chosen) == best
+    assert picked(chosen and answer.rival(sets, chosen, request)) == rival
+
+
+@pytest.mark.parametrize(
+    ("of", "sets", "held"),
+    [
+        ({}, [(4, "mps"), (4, "naive")], True),  # 1 + 9 * 10 GB of 95
+        ({}, [(4, "mps"), (5, "naive")], False),
+        ({}, [(4, "mps"), (8, "mps")], True),  # one is part of the other
+        ({"card": "CPU", "card_gb": 0.0}, [(8, "naive"), (48, "naive")], True),
+    ],
+)
+def test_sets_that_take_turns_fit_on_the_card_at_once(of, sets, held):
+    assert answer.fits(job(**of), [option(n, method, 1.0) for n, method in sets]) is held
+
+
+BOTH = [measured(2, "mps", 1.9, 1.1, gb=20), measured(4, "mps", 3.0, 1.4, gb=40)]
+
+
+@pytest.mark.parametrize(
+    ("found", "bounds", "expected"),
+    [
+        (BOTH, {}, (4, "mps")),
+        (BOTH, {"slowdown": 1.39}, (2, "mps")),
+        (BOTH, {"memory_gb": 39}, (2, "mps")),
+        (BOTH, {"slowdown": 1.05}, None),
+        ([*BOTH, measured(6, "mps", 3.3, 1.9)], {}, (4, "mps")),
+        ([*BOTH, measured(6, "mps", 3.4, 1.9)], {}, (6, "mps")),
+        ([measured(2, "naive", 1.11, 1.8)], {}, None),  # not worth it: under a tenth
+        ([measured(2, "naive", 1.12, 1.8)], {}, (2, "naive")),
+        ([measured(2, "naive", 1.5, 1.4), measured(2, "mps", 1.6, 1.3)], {}, (2, "mps")),
+        ([], {}, None),
+    ],
+)
+def test_what_was_measured_decides(found, bounds, expected):
+    assert picked(answer.decide(found, job(), asked(**bounds))) == expected
+
+
+FULL = {"gract": 1.0, "smact": 0.95}
+
+
+class Measurer:
+    """In place of the study beneath: measures nothing."""
+
+    def __init__(self, asked, settings):
+        self.folder = Path("study")
+        self.folder.mkdir()
+
+    def alone(self): ...
+
+    def sets(self, sets, together): ...
+
+    def pages(self): ...
+
+
+@pytest.mark.parametrize(
+    ("shares", "words", "found", "said"),
+    [
+        (SHARES, [], [measured(4, "mps", 3.0, 1.4)], r"^Run 4 under MPS: 3\.00 .* 1\.40 times as"),
+        (SHARES, [], [measured(2, "naive", 1.3, 1.6, low=0.9)], "^Undecided: 2 as separate"),
+        (SHARES, [], [measured(2, "naive", 1.05, 1.9)], r"^One at a time: 2 as .* STP of 1\.05"),
+        (SHARES, ["--slowdown", "1.2"], [measured(2, "mps", 1.5, 1.3)], "^One at a time"),
+        (SHARES, ["--memory", "15"], [], "^One at a time: no set respects the bounds"),
+        (SHARES, ["--no-verify"], [], r"^Predicted: run \d under MPS, STP \d.* Not measured"),
+        (FULL, ["--no-verify"], [], r"^One at a time: predicted STP .* Not measured"),
+        (SHARES | {"gract": 0.3}, [], [measured(4, "mps", 3.0, 1.4)], "^Rewrite first: .* 70%"),
+        (SHARES, [], [measured(4, "mps", 3.0, 1.4)], "^Start it: make recipe ADVICE=.*advice.json"),
+    ],
+)
+def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, words, found, said):
+    monkeypatch.setattr(command, "Study", Measurer)
+    monkeypatch.setattr(command.table_of, "read", lambda path: None)
+    monkeypatch.setattr(answer, "job_of", lambda record: job(shares=shares))
+    monkeypatch.setattr(answer, "measured", lambda *_: found)
+    assert main(["advise-job", "--run", "python train.py", *words]) == 0
+    out = capsys.readouterr().out
+    assert re.search(said, out, re.M) and len(out.splitlines()) <= 15, out
+    told = json.loads((place / "study" / "advice.json").read_text())
+    assert told["jobs"] == 1 if "One at a time" in out else told["jobs"] > 1
+
+
+# -- what is asked ---------------------------------------------------------------------------------
+
+
+def read(**given) -> Request:
+    plain = {"run": "", "job": "", "model": "", "batch": 1, "size": 224, "directory": "."}
+    plain |= {
+        "steps": "",
+        "slowdown": inf,
+        "memory": inf,
+        "most": 8,
+        "budget": "",
+        "verify": True,
+        "first_step": 0,
+    }
+    return request.read(Namespace(**plain | given))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "RUN=.*JOB=.*MODEL="),
+        (["--run", "python train.py", "--job", "resnet26_toy"], "one of RUN=.*JOB=.*MODEL="),
+        (["--run", "python train.py", "--most", "1"], "MAX=1: .*2 to 48"),
+        (["--run", "python train.py", "--budget", "5"], "BUDGET=5: .*90s, 3m"),
+        (["--run", "python train.py", "--directory", "none"], "FOLDER=none: "),
+        (["--run", "python trian.py"], "RUN: 'trian.py' is not in .*'train.py'"),
+        (["--run", "python3 none.py --lr 1"], "RUN: 'none.py' is not in"),
+        (["--run", "./none.sh"], "RUN: .*none.sh' is not in"),
+        (["--run", "no-such-program x"], "RUN: 'no-such-program' is not on PATH"),
+        (["--run", "python 'train.py"], "RUN=.*quotation"),
+        (["--job", "resnet26_tiy"], "JOB: 'resnet26_tiy' .*resnet26_toy"),
+        (["--run", "python train.py", "--config", "study=mine"], "CONFIG: 'study=mine': .*gpu"),
+        (["--run", "python train.py", "--config", "gpu"], "CONFIG: 'gpu': give key=value"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_variable(place, words, said, capsys):
+    assert main(["advise-job", *words]) == 1
+    shown = capsys.readouterr()
+    assert re.search(said, shown.err) and shown.err.count("\n") == 1 and not shown.out
+    assert not (place / "results").exists()
+
+
+def test_the_same_question_has_the_same_study(place):
+    first = read(run="python train.py --lr 0.1")
+    assert re.fullmatch(r"advise-train-\w+", first.study)
+    assert read(run="python  train.py --lr 0.1", budget="1h", slowdown=2).study == first.study
+    others = [{"run": "python train.py --lr 0.2"}, {"run": "python train.py --lr 0.1", "most": 4}]
+    others += [{"job": "resnet26_toy"}, {"model": "resnet18", "batch": 64}]
+    names = [read(**each).study for each in others]
+    assert len({first.study, *names}) == 5
+    assert [re.sub(r"-\w+$", "", name) for name in names[2:]] == [
+        "advise-resnet26_toy",
+        "advise-resnet18_b64",
+    ]
+
+
+@pytest.mark.parametrize("line", ["cd x && python train.py", "FOO=1 python train.py", "a | b"])
+def test_a_line_that_a_shell_understands_goes_to_one(place, line):
+    assert read(run=line).words == ["bash", "-c", line]
+
+
+def test_a_program_is_that_of_the_shell(place, monkeypatch):
+    assert read(run="python train.py 'a b'").words == [sys.executable, "train.py", "a b"]
+    monkeypatch.setenv("VIRTUAL_ENV", "/theirs")
+    (place / "python").write_text("")
+    (place / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+    assert read(run="python train.py").words == [str(place / "python"), "train.py"]
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+TRAIN = """
+import time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+SCRIPT = ["--run", "python train.py", "--directory", ".", "--most", "2", "--budget", "90s"]
+
+
+def start(studio, *words: str) -> subprocess.Popen:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(
+        [sys.executable, "-m", "analysis", "advise-job", *words],
+        cwd=studio.folder,
+        env=studio.environment(),
+        start_new_session=True,
+        **pipes,
+    )
+
+
+def advise(studio, *words: str) -> tuple[int, str, str]:
+    return ended(start(studio, *words))
+
+
+def records(studio) -> dict:
+    found = studio.folder.glob("results/*/cells/*/*/*/*/*/run.json")
+    return {path: path.stat().st_mtime_ns for path in found}
+
+
+def interrupted(studio, words, send, number) -> tuple[int, str, str]:
+    """As `advise`, but for a signal while the job is measured."""
+    began, process = time.time_ns(), start(studio, *words)
+
+    def measures() -> bool:
+        logs = studio.folder.glob("results/*/cells/*/*/*/*/*/log/conductor.log")
+        new = [path for path in logs if path.stat().st_mtime_ns > began]
+        return any("started:" in path.read_text() for path in new)
+
+    until(lambda: measures() or process.poll() is not None, lambda: "never started")
+    send(process.pid, number)
+    return ended(process)
+
+
+def ended(process) -> tuple[int, str, str]:
+    """Exit code, what is said, and what is said meanwhile."""
+    out, err = process.communicate(timeout=400)
+    return process.returncode, out, err
+
+
+@pytest.mark.skipif(bool(gpu.find()), reason="there is a GPU")
+def test_without_a_gpu_one_line_says_how_to_try_it(studio):
+    studio.folder.mkdir()
+    (studio.folder / "train.py").write_text(TRAIN)
+    code, out, err = advise(studio, *SCRIPT)
+    assert code == 1 and not out and not records(studio)
+    assert re.search(r"made for a GPU.*CONFIG=gpu=cpu", err.splitlines()[-1])
+
+
+def test_a_script_is_advised_on_the_cpu(studio):
+    """It fails, is mended, is interrupted, is measured, and then known."""
+    pytest.importorskip("torch")
+    studio.folder.mkdir()
+    script, words = studio.folder / "train.py", [*SCRIPT, "--config", "gpu=cpu results=results"]
+    script.write_text("raise SystemExit('no data here')")
+    code, out, err = advise(studio, *words)
+    assert code == 1 and not out and len(records(studio)) == 1
+    assert re.search("train.py: failed: .*exit code 1: no data here$", err.splitlines()[-1])
+
+    script.write_text(TRAIN)
+    for number, send in ((signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)):
+        code, out, err = interrupted(studio, words, send, number)
+        assert code == 1 and not out and len(records(studio)) == 1
+        assert re.fullmatch(r"the job alone \.\.\.\ninterrupted; .*carries on\n", err)
+        assert not studio.alive()
+
+    code, out, err = advise(studio, *words)
+    assert code == 0, err
+    assert len(out.splitlines()) <= 15 and re.search("on CPU.*says nothing about .*GPU", out)
+    assert re.search("^  measured   2 as separate processes: STP ", out, re.M)
+    known = records(studio)
+    assert len(known) == 3
+
+    code, out, err = advise(studio, *words, "--json")
+    said = json.loads(out)
+    assert code == 0 and records(studio) == known
+    [file] = studio.folder.glob("results/*/advice.json")
+    assert json.loads(file.read_text()) == said and set(KEYS) <= said.keys()
+    assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
+    assert main(["recipe", "--advice", str(file)]) == 0
+
+
+def test_under_mps(studio):  # so short that a socket's path holds it
+    """Sets are predicted and measured within bounds, on a stand-in whose members sleep."""
+    studio.with_card()
+    machine.does(studio.card, gract=0.5, smact=0.2, drama=0.1, power=300.0)
+    (studio.folder / "config").mkdir()
+    catalogue = yaml.safe_dump({"toy": workload(memory_mb=1000, step_s=0.02)})
+    (studio.folder / "config" / "workloads.yaml").write_text(catalogue)
+    settings = f"trainer=tests.torchfree source=synthetic data={studio.data}"
+    words = ["--job", "toy", "--budget", "90s", "--slowdown", "1.15", "--config", settings]
+    code, out, err = advise(studio, *words)
+    assert code == 0, err
+    assert re.search("^toy on NVIDIA H200", out) and len(out.splitlines()) <= 15
+    assert re.search(r"alone .*GRACT 0\.50, SMACT 0\.20, DRAMA 0\.10, .* GB, .* J a sample", out)
+    for name in ("separate", "MPS"):
+        assert re.search(rf"STP +{name}( +\d\.\d\d){{7}}   ± \d+% in 9 of 10", out)
+    [file] = studio.folder.glob("results/*/advice.json")
+    said = json.loads(file.read_text())
+    predicted = {(each["jobs"], each["method"]): each["stp"] for each in said["predicted"]}
+    sets = {(each["jobs"], each["method"]): each for each in said["measured"]}
+    assert len(sets) == 2 and {method for _, method in sets} == {"mps"}
+    slow = {key: key[0] / stp for key, stp in predicted.items()}
+    assert all(slow[key] <= 1.15 for key in sets) and max(slow.values()) > 1.15
+    assert all(each["memory_gb"] and each["joules"] for each in sets.values())
+    advised = sets.get((said["jobs"], said["method"]))
+    assert advised["slowdown"][0] <= 1.15 if advised else said["jobs"] == 1
