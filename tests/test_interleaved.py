@@ -141,6 +141,9 @@ def test_sets_of_clients_alone_are_proven_by_their_daemon():
             "50 members are clients of one MPS daemon",
         ),
         ({"measure": {"kind": "window"}}, "'alone' is not allowed"),
+        ({"conditions": ["alone", "3xmps"]}, "'3xmps' is no part of 2 copies of one workload"),
+        ({"conditions": ["2xmps", "2xmps"]}, "'2xmps' is no part of 2 copies of one workload"),
+        ({"conditions": ["alone", "2xmps_equal"]}, "'2xmps_equal' is no part of 2 copies"),
         ({"measure": {"drop_s": 0.15}}, "ladders.0.measure.drop_s: 0.15 s of slices of 0.15 s"),
     ],
 )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from contextlib import nullcontext
 from math import inf
 from pathlib import Path
 
@@ -173,6 +174,9 @@ class Measurer:
         self.folder = Path("study")
         self.folder.mkdir()
 
+    def held(self):
+        return nullcontext()
+
     def alone(self): ...
 
     def sets(self, sets, together): ...
@@ -203,7 +207,8 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
     out = capsys.readouterr().out
     assert re.search(said, out, re.M) and len(out.splitlines()) <= 15, out
     told = json.loads((place / "study" / "advice.json").read_text())
-    assert told["jobs"] == 1 if "One at a time" in out else told["jobs"] > 1
+    one = "One at a time" in out or "Undecided" in out
+    assert told["jobs"] == 1 if one else told["jobs"] > 1
 
 
 # -- what is asked ---------------------------------------------------------------------------------

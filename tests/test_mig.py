@@ -497,7 +497,7 @@ def test_lies_about_the_instance_are_caught(bench, entered):
     for lie, sentence in (
         ({"device_uuid": card}, f"runs on {card}, not on {other}"),
         ({"device_uuid": reports[0].device_uuid}, f"runs on MIG-.*, not on {other}"),
-        ({"device_uuid": None}, f"did not say which device it runs on; {other} was planned.*"),
+        ({"device_uuid": None}, f"was not seen on {other}: .*"),
         ({"sm_count": 132}, rf"can use 132 SMs; its instance 7g\.141gb \({other}\) has 56"),
     ):
         lying = reports | {1: replace(reports[1], **lie)}

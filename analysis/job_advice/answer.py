@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.estimates import Row, get
 from analysis.job_advice.request import Request
+from analysis.job_advice.study import WAY
 from analysis.predict import Alone, Prediction, predict
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import scenario_id
@@ -19,6 +20,7 @@ NEAR = 0.9  # of the most throughput: the fewest jobs that reach it are advised
 SIMPLER = 0.97  # of the throughput under MPS: separate processes need no daemon
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
 ROOM = 0.95  # of the card's memory
+IDLE = 0.005  # GRACT alone below which nobody computes on the card
 WAITS = 0.5  # GRACT alone below which a job waits for its host for most of the time
 GB = 1e9
 CPU = "CPU"  # in place of a card's name
@@ -60,7 +62,7 @@ class Option:
 
     @property
     def named(self) -> str:
-        return f"{self.n} {'under MPS' if self.method == 'mps' else 'as separate processes'}"
+        return f"{self.n} {WAY[self.method]}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Measured:
     slowdown: Row
     memory_gb: float | None
     joules: float | None
+
+    @property
+    def decided(self) -> bool:
+        """False where the interval holds no gain and no loss."""
+        return not self.stp.low <= 1 <= self.stp.high
 
 
 def job_of(record: Record) -> Job:

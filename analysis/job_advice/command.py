@@ -27,9 +27,17 @@ def run(given: Namespace) -> str:
     """Raises ValueError with one line for what a person got wrong, or a job that did not run."""
     asked = request.read(given)
     study = Study(asked, request.settings(given.config))
+    with study.held():
+        return _answered(asked, study, given.json)
+
+
+def _answered(asked: Request, study: Study, as_json: bool) -> str:
+    """Measures what is left, decides, and writes advice.json."""
     job = answer.job_of(study.alone())
+    if job.shares.get("gract", 1.0) < answer.IDLE:
+        raise ValueError(f"{asked.title}: trains, and not on the {job.card}, which was idle")
     sets = answer.options(job, asked)
-    if job.on_cpu:
+    if not any(each.prediction for each in sets):  # nothing tells which: a few and more
         sets = [each for each in sets if each.n in (2, 4)]
     chosen = answer.best(sets, asked)
     if not asked.verify and chosen and not chosen.prediction:
@@ -58,7 +66,7 @@ def run(given: Namespace) -> str:
             study.pages()
         except ValueError as error:  # the answer is there all the same
             print(f"no pages: {error}", file=sys.stderr)
-    if given.json:
+    if as_json:
         return json.dumps(said, indent=1)
     return "\n".join(_lines(asked, job, sets, found, chosen, advised, study))
 
@@ -73,7 +81,9 @@ def _lines(
     study: Study,
 ) -> list[str]:
     """At most 15."""
-    lines = [f"{asked.title} on {job.card}; {job.may_use} CPU cores for each job"]
+    lines = [
+        f"{asked.title} on {job.card}; {job.may_use} CPU core{'s' * (job.may_use > 1)} for each job"
+    ]
     if job.on_cpu:
         lines[0] += ". This tries the command on a CPU, and says nothing about sharing a GPU."
     alone = [labels.number(job.rate, f"{asked.unit}/s")]
@@ -93,7 +103,7 @@ def _lines(
     gract = job.shares.get("gract")
     if gract is not None and gract < answer.WAITS:
         lines.append(WAITING.format(share=1 - gract))
-    if advised and asked.words and not job.on_cpu:
+    if advised and advised.decided and asked.words and not job.on_cpu:
         lines.append(f"Start it: make recipe ADVICE={study.folder / 'advice.json'}")
     if found:
         lines.append(f"Read in {study.folder}: results.md, explorer.html")
@@ -140,7 +150,7 @@ def _verdict(
             said = f"{top.option.named} has a slowdown of {labels.span(top.slowdown)}"
             return f"One at a time: no set measured respects the bounds; {said}.{more}"
         return f"One at a time: {top.option.named} has an STP of {labels.span(top.stp)}."
-    if advised.stp.low <= 1 <= advised.stp.high:
+    if not advised.decided:
         return f"Undecided: {advised.option.named} has an STP of {labels.span(advised.stp)}."
     return (
         f"Run {advised.option.named}: {labels.number(advised.stp.value)} times the work of one "
@@ -165,7 +175,7 @@ def _json(
     """The answer; its first keys are those that `make recipe` takes."""
     one = {"jobs": 1, "method": "naive"}
     expected = None if found or not chosen or _gains_nothing(chosen) else chosen
-    told = advised.option if advised else expected
+    told = expected if not advised else advised.option if advised.decided else None
     picked = {"jobs": told.n, "method": told.method} if told else one
 
     def span(row) -> list[float | None]:

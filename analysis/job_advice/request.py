@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from argparse import Namespace
 from dataclasses import dataclass
@@ -126,10 +127,12 @@ def _environment() -> dict[str, str | None]:
 
 
 def _program(word: str, directory: Path) -> str:
-    """An environment that is active has the script's packages; else the project's own Python."""
-    active = {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys()
-    if word in PYTHON and not active:
-        return sys.executable
+    """`python` is that of PATH, if an environment is active or it has torch; else the project's."""
+    if word in PYTHON:
+        found, active = shutil.which(word), {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys()
+        code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+        if not found or not active and subprocess.run([found, "-c", code]).returncode:
+            return sys.executable
     if "/" in word:
         return str(directory / word)
     if (found := shutil.which(word)) is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ SLICE_S, DROP_S, SLICES = 2.5, 1.0, (4, 20)
 OVERHEAD_S = 100.0  # of the budget: all but slices
 SIZES = {"cifar10": (10_000, 2_000), "imagenet64": (2_048, 256), "imagenet": (512, 128)}
 POLL_S = 0.5
+WAY = {"naive": "as separate processes", "mps": "under MPS"}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,6 +43,19 @@ class Study:
     def folder(self) -> Path:
         results = [word[8:] for word in self.settings if word.startswith("results=")]
         return Path(results[-1] if results else "results", self.request.study).expanduser()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Raises ValueError where the same question is being asked already."""
+        place = self.folder / "plan" / ".lock"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                said = f"{self.request.title}: is being asked already, in {self.folder}"
+                raise ValueError(said) from None
+            yield
 
     def alone(self) -> Record:
         """The job alone, measured now or before. Raises ValueError with the reason if it failed."""
@@ -68,7 +85,7 @@ class Study:
             most = sets[0][0]
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
         self._plan([ladder])
-        what = f"the job alone, and {' and '.join(f'{n} by {m}' for n, m in sets)}"
+        what = f"the job alone, and {' and '.join(f'{n} {WAY[m]}' for n, m in sets)}"
         self._run(what, "--until", "estimate")
         record = self._record(cell_id(scenario, self.request.implementation, method, 1))
         if record.status != "completed":

@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 
 MODULE = "torch.optim.optimizer"
+PHASE = 20  # more than the critics' steps that a GAN makes for one of its generator
 
 
 def _file(name: str, path: Path):
@@ -36,7 +37,9 @@ class Finder:
 
             def exec_module(module):
                 run(module)
-                module.register_optimizer_step_post_hook(Counter())
+                # Before torch 2.0 there is none: then only the script itself can tell.
+                if register := getattr(module, "register_optimizer_step_post_hook", None):
+                    register(Counter())
                 hook.reached(hook.TORCH)
 
             spec.loader.exec_module = exec_module
@@ -44,17 +47,24 @@ class Finder:
 
 
 class Counter:
-    """One optimizer counts: the first that steps, and once it is gone, the next that does."""
+    """One optimizer counts: the first that steps. Once it is gone, or another has made PHASE steps
+    since its last, as in a second phase of training, the other does.
+    """
 
     def __init__(self):
-        self.counted = None
+        self.counted, self.others = None, {}  # steps of others, by id, since its last
 
     def __call__(self, optimizer, args, kwargs) -> None:
-        if self.counted is None or self.counted() is None:
+        counted = self.counted and self.counted()
+        if counted is not None and counted is not optimizer:
+            made = self.others[id(optimizer)] = self.others.get(id(optimizer), 0) + 1
+            if made < PHASE:
+                return
+        if counted is not optimizer:
             self.counted = weakref.ref(optimizer)
             hook.found["optimizer"] = type(optimizer).__name__
-        if self.counted() is optimizer:
-            hook.step(own=False)
+        self.others.clear()
+        hook.step(own=False)
 
 
 def _run_hidden(here: Path) -> None:

@@ -134,7 +134,8 @@ class Clients(Sharing):
         names = {pid, *(process.pid for process in trees([pid]))}
         with suppress(NotInForce):
             for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
-                clients = _pids(self.daemon.ask(f"get_client_list {server}", RELEASE_S))
+                left_s = until - time.monotonic()
+                clients = _pids(self.daemon.ask(f"get_client_list {server}", left_s))
                 for name in names & set(clients):
                     self.daemon.ask(f"terminate_client {server} {name}", until - time.monotonic())
 

@@ -215,7 +215,8 @@ class Study(Strict):
                 its = METHODS.get(method, Bounds())
                 if method not in known:
                     yield not_allowed(f"{key}.{index}", method, known)
-                if part and (len(members) > 1 or part > count or method not in ("naive", "mps")):
+                odd = len(members) > 1 or methods.count(word) > 1 or method not in ("naive", "mps")
+                if part and (odd or part > count):
                     yield f"{key}.{index}: '{word}' is no part of {count} copies of one workload"
                 if not its.least <= count <= its.most:
                     yield f"{key}: '{method}' takes {its.least} to {its.most} members, not {count}"
