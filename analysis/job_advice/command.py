@@ -26,7 +26,10 @@ WAITING = (
 def run(given: Namespace) -> str:
     """Raises ValueError with one line for what a person got wrong, or a job that did not run."""
     asked = request.read(given)
-    study = Study(asked, request.settings(given.config))
+    settings = request.settings(given.config)
+    if not asked.verify and "gpu=cpu" in settings:
+        raise ValueError("VERIFY=0: without a GPU's counters nothing is predicted; leave it out")
+    study = Study(asked, settings)
     with study.held():
         return _answered(asked, study, given.json)
 
@@ -84,6 +87,8 @@ def _lines(
     lines = [
         f"{asked.title} on {job.card}; {job.may_use} CPU core{'s' * (job.may_use > 1)} for each job"
     ]
+    if asked.words[:1] == [sys.executable]:
+        lines[0] += "; run by this project's Python"
     if job.on_cpu:
         lines[0] += ". This tries the command on a CPU, and says nothing about sharing a GPU."
     alone = [labels.number(job.rate, f"{asked.unit}/s")]
@@ -93,8 +98,15 @@ def _lines(
         alone.append(f"{job.watts / job.rate:.3g} J a {asked.unit[:-1]}")
     lines.append(f"  alone      {', '.join(alone)}")
     lines += _table(sets)
+    if found:  # in the sets' own cell, where the host may be faster or slower by now
+        rate = labels.number(found[0].rate.value / found[0].stp.value, f"{asked.unit}/s")
+        lines.append(f"  measured   one alone, beside them: {rate}")
     for each in found:
-        parts = [f"STP {labels.span(each.stp)}", f"slowdown {labels.span(each.slowdown)}"]
+        parts = [
+            labels.number(each.rate.value, f"{asked.unit}/s"),
+            f"STP {labels.span(each.stp)}",
+            f"slowdown {labels.span(each.slowdown)}",
+        ]
         memory = each.memory_gb or (each.option.memory_gb if job.card_gb else None)
         parts += [f"{memory:.1f} GB"] if memory else []
         parts += [f"{each.joules:.3g} J a {asked.unit[:-1]}"] if each.joules else []
@@ -154,7 +166,7 @@ def _verdict(
         return f"Undecided: {advised.option.named} has an STP of {labels.span(advised.stp)}."
     return (
         f"Run {advised.option.named}: {labels.number(advised.stp.value)} times the work of one "
-        f"alone, each job takes {labels.number(advised.slowdown.value)} times as long."
+        f"alone, the slowest job takes {labels.number(advised.slowdown.value)} times as long."
     )
 
 
