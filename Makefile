@@ -122,6 +122,7 @@ doctor: $(TRAIN)
 	@$(QUIET) workflow.collocation.plan.doctor --config $(SETTINGS)
 
 test: lint
+	@$(PY) -m compileall -q $(OURS)
 	@mkdir -p build && $(PY) -m release verify > build/verify.txt || { cat build/verify.txt; exit 1; }
 	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
