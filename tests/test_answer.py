@@ -29,7 +29,7 @@ def row(value: float) -> Row:
 
 def said(found: list[Measured], chosen: Option, **bounds) -> dict:
     asked = Request("a", "a", {"batch_size": 1}, ["a"], ".", "paper_step", **bounds)
-    advised = answer.decide(found, job(), asked) if found else None
+    advised = answer.decide(found, asked) if found else None
     study = argparse.Namespace(folder="f")
     return command._json(asked, job(), [chosen], found, chosen, advised, study)
 

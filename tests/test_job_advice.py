@@ -161,7 +161,7 @@ BOTH = [measured(2, "mps", 1.9, 1.1, gb=20), measured(4, "mps", 3.0, 1.4, gb=40)
     ],
 )
 def test_what_was_measured_decides(found, bounds, expected):
-    assert picked(answer.decide(found, job(), asked(**bounds))) == expected
+    assert picked(answer.decide(found, asked(**bounds))) == expected
 
 
 FULL = {"gract": 1.0, "smact": 0.95}

@@ -8,14 +8,14 @@ from math import inf
 
 import pandas as pd
 
+from analysis.choose import way
 from analysis.estimates import Row, get
 from analysis.job_advice.request import Request
-from analysis.job_advice.study import WAY
-from analysis.predict import Alone, Prediction, predict
+from analysis.predict import ACTIVITY, Alone, Prediction, predict
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import scenario_id
 
-METHODS = ("naive", "mps")
+METHODS = tuple(ACTIVITY)  # those that can be predicted
 NEAR = 0.9  # of the most throughput: the fewest jobs that reach it are advised
 SIMPLER = 0.97  # of the throughput under MPS: separate processes need no daemon
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
@@ -62,7 +62,7 @@ class Option:
 
     @property
     def named(self) -> str:
-        return f"{self.n} {WAY[self.method]}"
+        return f"{self.n} {way(self.method)}"
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,13 @@ def _seen(record: Record, option: Option) -> tuple[float | None, float | None]:
     seen = windows.get(name) or windows.get("window")
     if not seen or "gpu" not in seen.entities:
         return None, None
+    card = seen.entities["gpu"]
     if name not in windows:
-        return seen.entities["gpu"].get("power"), seen.entities["gpu"]["memory_used"] / GB
+        return card.get("power"), card["memory_used"] / GB
     held = [of.get("gpu_memory") for of in seen.members.values()]
     idle = record.telemetry.idle.get("memory_used") or 0
     known = held and None not in held
-    return seen.entities["gpu"].get("power"), (idle + sum(held)) / GB if known else None
+    return card.get("power"), (idle + sum(held)) / GB if known else None
 
 
 def within(each: Measured, request: Request) -> bool:
@@ -189,7 +190,7 @@ def within(each: Measured, request: Request) -> bool:
     return each.slowdown.value <= request.slowdown and memory_gb <= request.memory_gb
 
 
-def decide(found: Sequence[Measured], job: Job, request: Request) -> Measured | None:
+def decide(found: Sequence[Measured], request: Request) -> Measured | None:
     """The fewest jobs within a tenth of the most measured throughput, one alone among them; None:
     one at a time. No set that breaks a bound here.
     """

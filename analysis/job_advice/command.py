@@ -60,7 +60,7 @@ def _answered(asked: Request, study: Study, as_json: bool) -> str:
         found = answer.measured(record, estimates, together or pair[:1], asked)
         if not found:
             raise ValueError(f"{names[0][0]} jobs: measured, and no number counts: {study.folder}")
-    advised = answer.decide(found, job, asked) if found else None
+    advised = answer.decide(found, asked) if found else None
     said = _json(asked, job, sets, found, chosen, advised, study)
     path = study.folder / "advice.json"
     path.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from analysis.choose import way
 from analysis.job_advice.request import Request
 from workflow.collocation import ROOT
 from workflow.collocation.record import run_json
@@ -28,7 +29,6 @@ SLICE_S, DROP_S, SLICES = 2.5, 1.0, (4, 20)
 OVERHEAD_S = 100.0  # of the budget: all but slices
 SIZES = {"cifar10": (10_000, 2_000), "imagenet64": (2_048, 256), "imagenet": (512, 128)}
 POLL_S = 0.5
-WAY = {"naive": "as separate processes", "mps": "under MPS"}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -85,7 +85,7 @@ class Study:
             most = sets[0][0]
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
         self._plan([ladder])
-        what = f"the job alone, and {' and '.join(f'{n} {WAY[m]}' for n, m in sets)}"
+        what = f"the job alone, and {' and '.join(f'{n} {way(m)}' for n, m in sets)}"
         self._run(what, "--until", "estimate")
         record = self._record(cell_id(scenario, self.request.implementation, method, 1))
         if record.status != "completed":

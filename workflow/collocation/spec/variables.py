@@ -14,9 +14,9 @@ TELLING = re.compile(
 OF_THE_STUDY = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_.*|.*_NUM_THREADS|" + OURS + ".*"
 )
-# Where things are on this machine, which every job finds as they are here.
 # What a job's environment may have otherwise than Snakemake's; none of it changes an import.
 APART = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
+# Where things are on this machine, which every job finds as they are here.
 PASSED = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", *APART),
     *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "VIRTUAL_ENV"),
