@@ -20,8 +20,10 @@ CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time",
 
 
 def at_terminal(studio, *arguments: str, stop_at: str = "", times: int = 1, **config):
-    """Run snakemake as `make study` does; type Ctrl-C so often, each 0.3 s after the other, once
-    `stop_at` was there.
+    """Run snakemake as `make study` does; type Ctrl-C so often, at once when `stop_at` was there and
+    each 0.3 s after the other.
+
+    Not later: a Python that is only starting would meet it, and prints a traceback of its own.
 
     Returns the exit code, and what came before and after that, as bytes of the terminal.
     """
@@ -47,7 +49,7 @@ def at_terminal(studio, *arguments: str, stop_at: str = "", times: int = 1, **co
             except OSError:  # nobody holds the other end any more
                 break
         if due is None and stop_at and re.search(stop_at.encode(), seen):
-            due = time.monotonic() + 0.3
+            due = time.monotonic()
         if due is not None and times and time.monotonic() >= due:
             typed = len(seen) if typed is None else typed
             os.write(ours, b"\x03")
