@@ -48,10 +48,17 @@ def option(n: int, method: str, stp: float) -> Option:
     return Option(n, method, 1.0, Prediction(stp, 0.9 * stp, 1.1 * stp, 0.1, "gaps"))
 
 
-def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None) -> Measured:
+def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None, flags=""):
     """STP from `low`, or a hundredth below, to as far above."""
     half = stp - (0.99 * stp if low is None else low)
-    told = {"value": stp, "low": stp - half, "high": stp + half, "spread": INTERVAL, "n": 1}
+    told = {
+        "value": stp,
+        "low": stp - half,
+        "high": stp + half,
+        "spread": INTERVAL,
+        "n": 1,
+        "flags": flags,
+    }
     of = Row(**dict.fromkeys(Row._fields) | told | {"unit": "", "jobs": n})
     slowed = of._replace(value=slowdown, low=slowdown, high=slowdown)
     return Measured(option(n, method, stp), of, of, slowed, gb, None)
@@ -195,6 +202,12 @@ class Measurer:
         (SHARES, ["--no-verify"], [], r"^Predicted: run \d under MPS, STP \d.* Not measured"),
         (FULL, ["--no-verify"], [], r"^One at a time: predicted STP .* Not measured"),
         (SHARES | {"gract": 0.3}, [], [measured(4, "mps", 3.0, 1.4)], "^Rewrite first: .* 70%"),
+        (
+            SHARES,
+            [],
+            [measured(4, "mps", 3.0, 1.4, flags="cores_shared;uneven")],
+            "share CPUs.*20 %",
+        ),
         (SHARES, [], [measured(4, "mps", 3.0, 1.4)], "^Start it: make recipe ADVICE=.*advice.json"),
     ],
 )
@@ -335,8 +348,9 @@ def ended(process) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.skipif(bool(gpu.find()), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_how_to_try_it(studio):
+    if gpu.find():
+        pytest.skip("there is a GPU")
     studio.folder.mkdir()
     (studio.folder / "train.py").write_text(TRAIN)
     code, out, err = advise(studio, *SCRIPT)
