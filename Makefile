@@ -9,7 +9,7 @@
 #                RUN="python train.py --lr 0.1" FOLDER=where it runs, or JOB=name of the catalogue, or MODEL=resnet50
 #                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1 FIRST_STEP=120. With STUDY=h200: from what it measured
 # make recipe    a script that starts a set: ADVICE=results/advise-x/advice.json > start.sh, or
-#                JOBS=4 METHOD=mps CORES=2 RUN="python train.py"; SYSTEM=slurm
+#                JOBS=4 METHOD=mps (or separate) CORES=2 RUN="python train.py"; SYSTEM=slurm
 # make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
 # make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
@@ -96,7 +96,7 @@ export RUN
 unexport STUDY GPUS CONFIG FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN MEMORY MAX BUDGET VERIFY JSON
 ifeq ($(STUDY),auto)
 advise: $(TRAIN)
-	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--most $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)
+	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)
 else
 advise: $(BASE)
 	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
@@ -107,7 +107,7 @@ explain: $(BASE)
 	@$(PY) -m analysis explain '$(ID)' --folder $(RESULTS)/$(STUDY)
 
 recipe: $(BASE)
-	@$(PY) -m analysis recipe $(if $(SYSTEM),--system '$(SYSTEM)') $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') -- $(RUN)
+	@$(PY) -m analysis recipe $(if $(SYSTEM),--system '$(SYSTEM)') $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') $(if $(RUN),--run "$$RUN")
 
 artifact: $(BASE)
 	@$(call named)

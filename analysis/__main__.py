@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 from importlib import import_module
 from math import inf
 from pathlib import Path
+from typing import NoReturn
 
 from analysis.records.untrusted_files import printable
 from analysis.source_digest import digest
@@ -23,8 +25,16 @@ MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare
 MODULES |= {"fit": "fit", "recipe": "recipes"}
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raises ValueError: one line, `MAX: invalid int value: 'x'`, by make's name."""
+        name = re.match(r"argument --([\w-]+)", message)
+        told = name[1].upper().replace("-", "_") + message[name.end() :] if name else message
+        raise ValueError(told)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser = _Parser(prog="python -m analysis", description=__doc__)
     parser.add_argument("--code", help="end at once unless the analysis code has this digest")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -72,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--first-step", default=0, type=float, metavar="SECONDS", help="to wait for it; else 30")
     add("--slowdown", default=inf, type=float, help="most of the slowest job")
     add("--memory", default=inf, type=float, help="most that may be used, GB")
-    add("--most", default=8, type=int, metavar="JOBS", help="most jobs to think of")
+    add("--max", dest="most", default=8, type=int, metavar="JOBS", help="most jobs to think of")
     add("--budget", default="", metavar="TIME", help="for all of it: 90s, 3m (default)")
     add("--no-verify", dest="verify", action="store_false", help="predict, and measure no set")
     add("--config", default="", metavar="KEY=VALUE ...", help="as of a study: gpu=cpu results=...")
@@ -85,19 +95,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--system", default="bash", metavar="bash|slurm|kubernetes|ray|optuna|wandb")
     add("--advice", type=Path, metavar="FILE", help="advice.json, which says all of what follows")
     add("--jobs", type=int, metavar="N")
-    add("--method", help="naive (separate processes) or mps")
+    add("--method", help="separate (processes) or mps")
     add("--sm-percent", type=int, metavar="P", help="SMs that a job may use under MPS, percent")
     add("--cores", type=int, metavar="N", help="logical CPUs of each job")
     add("--memory-gb", type=float, metavar="GB", help="GPU memory of one job; checked at the start")
     add("--folder", default=".", help="where jobs run")
-    add("run", nargs="*", metavar="COMMAND", help="of one job, after --")
+    add("--run", default="", metavar="COMMAND", help="of one job, as in a shell")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. What a person got wrong is one line on stderr, and the code 1."""
-    given = _parser().parse_args(argv)
     try:
+        given = _parser().parse_args(argv)
         _planned_by(given.code)
         text = import_module(f"analysis.{MODULES[given.command]}").run(given)
         _planned_by(given.code)

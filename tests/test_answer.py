@@ -1,11 +1,10 @@
 """What reaches `make advise` of a job, and that its sentence and its JSON say the same."""
 
-import argparse
-import os
 import re
 import subprocess
 import sys
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -29,9 +28,7 @@ def row(value: float) -> Row:
 
 def said(found: list[Measured], chosen: Option, **bounds) -> dict:
     asked = Request("a", "a", {"batch_size": 1}, ["a"], ".", "paper_step", **bounds)
-    advised = answer.decide(found, asked) if found else None
-    study = argparse.Namespace(folder="f")
-    return command._json(asked, job(), [chosen], found, chosen, advised, study)
+    return command.Answer(asked, job(), [chosen], chosen, found, Path("f")).as_json()
 
 
 @pytest.mark.parametrize(("stp", "high", "jobs"), [(1.02, 1.08, 1), (0.9, 1.2, 1), (1.5, 1.7, 4)])
@@ -66,11 +63,8 @@ def test_make_passes_a_command_as_it_was_typed_and_no_option_to_the_script(comma
     run = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     *words, environment = run.stdout.splitlines()
     assert environment.split() == ["environment"]
-    if command == "advise":
-        assert words[words.index("--run") + 1] == "python train.py $HOME 'a b'"
-        assert words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
-    else:  # words of a shell, as in a terminal
-        assert words[words.index("--") + 1 :] == ["python", "train.py", os.environ["HOME"], "a b"]
+    assert words[words.index("--run") + 1] == "python train.py $HOME 'a b'"
+    assert command == "recipe" or words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
 
 
 @pytest.mark.parametrize(

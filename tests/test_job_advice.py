@@ -246,7 +246,9 @@ def read(**given) -> Request:
     [
         ([], "RUN=.*JOB=.*MODEL="),
         (["--run", "python train.py", "--job", "resnet26_toy"], "one of RUN=.*JOB=.*MODEL="),
-        (["--run", "python train.py", "--most", "1"], "MAX=1: .*2 to 48"),
+        (["--run", "python train.py", "--max", "1"], "MAX=1: .*2 to 48"),
+        (["--run", "python train.py", "--max", "x"], "^MAX: .*'x'"),
+        (["--run", "python train.py", "--first-step", "1m"], "^FIRST_STEP: .*'1m'"),
         (["--run", "python train.py", "--budget", "5"], "BUDGET=5: .*90s, 3m"),
         (["--run", "python train.py", "--directory", "none"], "FOLDER=none: "),
         (["--run", "python trian.py"], "RUN: 'trian.py' is not in .*'train.py'"),
@@ -305,7 +307,7 @@ while True:
     optimizer.step()
     time.sleep(0.01)
 """
-SCRIPT = ["--run", "python train.py", "--directory", ".", "--most", "2", "--budget", "90s"]
+SCRIPT = ["--run", "python train.py", "--directory", ".", "--max", "2", "--budget", "90s"]
 
 
 def start(studio, *words: str) -> subprocess.Popen:
@@ -358,7 +360,7 @@ def test_without_a_gpu_one_line_says_how_to_try_it(studio):
     assert re.search(r"made for a GPU.*CONFIG=gpu=cpu", err.splitlines()[-1])
 
 
-def test_a_script_is_advised_on_the_cpu(studio):
+def test_a_script_is_advised_on_the_cpu(studio, capsys):
     """It fails, is mended, is interrupted, is measured, and then known."""
     pytest.importorskip("torch")
     studio.folder.mkdir()
@@ -388,7 +390,7 @@ def test_a_script_is_advised_on_the_cpu(studio):
     [file] = studio.folder.glob("results/*/advice.json")
     assert json.loads(file.read_text()) == said and set(KEYS) <= said.keys()
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
-    assert main(["recipe", "--advice", str(file)]) == 0
+    assert not main(["recipe", "--advice", str(file)]) and "on a CPU" in capsys.readouterr().out
 
 
 def test_under_mps(studio):  # so short that a socket's path holds it

@@ -7,6 +7,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -280,16 +281,20 @@ ASKED = ["recipe", "--jobs", "2", "--method", "mps"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*ASKED, "--system", "pbs", "--", "x"], "'pbs'.*bash, slurm, kubernetes, ray"),
-        (["recipe", "--jobs", "2", "--method", "mig", "--", "x"], "'mig'.*naive, mps"),
-        (["recipe", "--jobs", "0", "--method", "mps", "--", "x"], "jobs 0"),
-        ([*ASKED, "--cores", "-1", "--", "x"], "cores -1"),
-        ([*ASKED, "--memory-gb", "nan", "--", "x"], "memory_gb nan"),
-        ([*ASKED, "--sm-percent", "101", "--", "x"], "sm_percent 101"),
-        ([*ASKED, "--system", "kubernetes", "--sm-percent", "51", "--", "x"], "sm_percent 51.*50"),
-        (["recipe", "--jobs", "2", "--method", "naive", "--sm-percent", "9", "--", "x"], "MPS"),
+        ([*ASKED, "--system", "pbs", "--run", "x"], "'pbs'.*bash, slurm, kubernetes, ray"),
+        (["recipe", "--jobs", "2", "--method", "mig", "--run", "x"], "'mig'.*separate, mps"),
+        (["recipe", "--jobs", "0", "--method", "mps", "--run", "x"], "jobs 0"),
+        ([*ASKED, "--cores", "-1", "--run", "x"], "cores -1"),
+        ([*ASKED, "--memory-gb", "nan", "--run", "x"], "memory_gb nan"),
+        ([*ASKED, "--sm-percent", "101", "--run", "x"], "sm_percent 101"),
+        (
+            [*ASKED, "--system", "kubernetes", "--sm-percent", "51", "--run", "x"],
+            "sm_percent 51.*50",
+        ),
+        (["recipe", "--jobs", "2", "--method", "naive", "--sm-percent", "9", "--run", "x"], "MPS"),
         (ASKED, "no command"),
-        (["recipe", "--", "x"], "--jobs N --method"),
+        ([*ASKED, "--system", "ray", "--run", "cd x && y"], "ray.*needs no shell"),
+        (["recipe", "--run", "x"], "JOBS=4 METHOD=mps"),
         (["recipe", "--advice", "/none.json"], "/none.json"),
     ],
 )
@@ -304,7 +309,7 @@ def test_the_command_line_and_an_advice_give_the_same_script(tmp_path, capsys):
     advice = {"run": command, "folder": str(tmp_path), "jobs": 2, "method": "mps"}
     advice |= {"sm_percent": 25, "cores": 2, "memory_gb": 1.5}
     options = ["--sm-percent", "25", "--cores", "2", "--memory-gb", "1.5"]
-    assert main([*ASKED, *options, "--folder", str(tmp_path), "--", *command]) == 0
+    assert main([*ASKED, *options, "--folder", str(tmp_path), "--run", shlex.join(command)]) == 0
     file = tmp_path / "advice.json"
     file.write_text(json.dumps(advice))
     typed = capsys.readouterr().out
@@ -325,6 +330,10 @@ def test_make_recipe(tmp_path):
     assert header(made)["cpus-per-task"] == "2"
     command = ["python", "train.py", "--lr", "0.1", "--name", "a b"]
     assert make(*words) == recipe("bash", command, 2, "mps", cores=1, folder=str(tmp_path))
+    line = "cd 'a b' && echo \"$HOME\" > x"
+    for method in ("separate", "naive"):
+        made = make("JOBS=2", f"METHOD={method}", f"FOLDER={tmp_path}", f"RUN={line}")
+        assert made == recipe("bash", ["bash", "-c", line], 2, "separate", folder=str(tmp_path))
 
 
 def test_make_recipe_of_an_advice_needs_nothing_else(tmp_path):

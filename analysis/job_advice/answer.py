@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.choose import way
 from analysis.estimates import Row, get
-from analysis.job_advice.request import Request
+from analysis.job_advice.request import CPU, Request
 from analysis.predict import ACTIVITY, Alone, Prediction, predict
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import scenario_id
@@ -23,7 +23,6 @@ ROOM = 0.95  # of the card's memory
 IDLE = 0.005  # GRACT alone below which nobody computes on the card
 WAITS = 0.5  # GRACT alone below which a job waits for its host for most of the time
 GB = 1e9
-CPU = "CPU"  # in place of a card's name
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
 MOST = 8  # jobs, unless MAX says otherwise
 BUDGET_S = 180.0
+CPU = "CPU"  # in an answer, in place of a card's name
 SHELL = re.compile(r"[|&;<>`$()*?]|(^|\s)~|^\w+=")  # a line that only a shell understands
 # Of the terminal and of make: another one asks the same question.
 OF_A_SHELL = re.compile(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from analysis.job_advice.request import CPU, SHELL
+
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     undefined=StrictUndefined,
@@ -20,7 +22,8 @@ TEMPLATES = Environment(
     comment_end_string="#>",
 )
 TEMPLATES.filters |= {"quoted": shlex.quote, "literal": repr, "json": json.dumps}
-SYSTEMS, METHODS = ("bash", "slurm", "kubernetes", "ray", "optuna", "wandb"), ("naive", "mps")
+SWEEPS, METHODS = ("ray", "optuna", "wandb"), ("separate", "mps")
+SYSTEMS = ("bash", "slurm", "kubernetes", *SWEEPS)
 KEYS = ("run", "folder", "jobs", "method", "sm_percent", "cores", "memory_gb")  # of an advice
 
 
@@ -33,19 +36,24 @@ def recipe(
     cores: int | None = None,
     memory_gb: float | None = None,
     folder: str = ".",
+    note: str = "",
 ) -> str:
     """The script, or for Kubernetes the manifest, that starts equal jobs on one GPU.
 
-    system: one of SYSTEMS. command: of one job, word by word. method: `naive` (separate processes)
-    or `mps`. sm_percent: the most SMs that a job may use under MPS, in percent. cores: logical CPUs
-    of each job, no two jobs on the same. memory_gb: GPU memory of one job in GB; the script refuses
-    a GPU that has less free. folder: where jobs run. Raises ValueError for what cannot be started.
+    system: one of SYSTEMS. command: of one job, word by word. method: `separate` (processes; also
+    `naive`) or `mps`. sm_percent: the most SMs that a job may use under MPS, in percent. cores:
+    logical CPUs of each job, no two jobs on the same. memory_gb: GPU memory of one job in GB; the
+    script refuses a GPU that has less free. folder: where jobs run. note: a sentence for the
+    script's first comment. Raises ValueError for what cannot be started.
     """
+    method = method.lower().replace("naive", "separate")
     for name, value, allowed in (("system", system, SYSTEMS), ("method", method, METHODS)):
         if value not in allowed:
             raise ValueError(f"{name} {value!r}: allowed: {', '.join(allowed)}")
     if not command:
         raise ValueError("no command: name the program of one job and its arguments")
+    if system in SWEEPS and command[:2] == ["bash", "-c"]:
+        raise ValueError(f"{system} adds options to the command: give one that needs no shell")
     counts = {"jobs": jobs, "sm_percent": sm_percent, "cores": cores, "memory_gb": memory_gb}
     for name, value in counts.items():
         if value is not None and not 0 < value < math.inf:
@@ -60,6 +68,7 @@ def recipe(
         workers=1 if system == "ray" else jobs,  # Ray starts its trials itself, on all the cores
         memory_mib=memory_gb and math.ceil(jobs * memory_gb * 1e9 / 2**20),
         folder=str(Path(folder).resolve()),
+        note=note,
     )
 
 
@@ -74,6 +83,11 @@ def run(given: Namespace) -> str:
         if missing := [key for key in KEYS if key not in said]:
             raise ValueError(f"{given.advice}: the advice lacks {', '.join(missing)}")
     elif None in (given.jobs, given.method):
-        raise ValueError("say --jobs N --method METHOD -- COMMAND, or --advice FILE")
+        raise ValueError("say JOBS=4 METHOD=mps RUN='python train.py', or ADVICE=FILE")
+    else:
+        line = given.run
+        said["run"] = ["bash", "-c", line] if SHELL.search(line) else shlex.split(line)
+    note = "Advised on a CPU, which says nothing about sharing a GPU. "
     set_ = {key: said[key] for key in KEYS if key != "run"}
+    set_["note"] = note if said.get("card") == CPU else ""
     return recipe(given.system, said["run"], **set_).rstrip()
