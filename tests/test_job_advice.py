@@ -418,3 +418,6 @@ def test_under_mps(studio):  # so short that a socket's path holds it
     assert all(each["memory_gb"] and each["joules"] for each in sets.values())
     advised = sets.get((said["jobs"], said["method"]))
     assert advised["slowdown"][0] <= 1.15 if advised else said["jobs"] == 1
+    known = records(studio)
+    code, out, err = advise(studio, *words, "--no-verify")
+    assert code == 0 and "Not measured" in out and records(studio) == known, err

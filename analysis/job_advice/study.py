@@ -101,8 +101,10 @@ class Study:
 
     def _plan(self, more: list[dict]) -> None:
         """Write the catalogue and the study, if they are not as they are to be."""
-        request = self.request
-        window_s = ALONE_S if request.verify else PREDICT_S
+        request, path = self.request, self.folder / "plan" / f"{self.request.study}.yaml"
+        # The job alone that was measured to be verified is there to predict from as well.
+        full = path.exists() and f"window_s: {ALONE_S}\n" in path.read_text(encoding="utf-8")
+        window_s = ALONE_S if request.verify or full else PREDICT_S
         measure = {"kind": "window", "window_s": window_s, "warmup_s": 3, "settle_s": 0.5}
         study = {
             "description": f"how many of one job fit on a GPU: {request.title}",
@@ -117,12 +119,9 @@ class Study:
             },
             "ladders": [{"workloads": [request.job], "counts": {1: ["naive"]}}, *more],
         }
-        for path, content in (
-            (self.folder / "plan" / "workloads.yaml", {request.job: request.entry}),
-            (self.folder / "plan" / f"{request.study}.yaml", study),
-        ):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        catalogue = {request.job: request.entry}
+        for place, content in ((path.with_name("workloads.yaml"), catalogue), (path, study)):
+            place.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
     def _run(self, what: str, *arguments: str) -> None:
         """Have Snakemake measure what is left; a line that lives tells how far it is.
