@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import estimates as table_of
 from analysis import labels
-from analysis.choose import host_bound, on_cpu, place, way
+from analysis.choose import NEAR, on_cpu, place, way
 from analysis.estimates import RANGE, Row, by_id, identity
 from analysis.records import flags
 from workflow.collocation.spec.names import (
@@ -26,11 +26,6 @@ from workflow.collocation.spec.names import (
     parse_scenario,
 )
 
-GAIN = 1.05  # less is no gain
-NEAR = 1.1  # the knee may lose this against the best: it is the least slowdown within a tenth of it
-CLOSE = 1.05  # what loses so much more is mentioned, if it slows jobs less than the knee
-REWRITE = 1.5  # times the work that another implementation alone must do, to be advised first
-MORE = 1.02  # times the advised set's work that a larger one must do, to be mentioned
 UNTOLD = (
     "GPU memory and energy of these sets are not known: they took turns in one cell, all loaded at "
     "once."
@@ -69,14 +64,9 @@ class Option:
         return -self.work, 1.0 if self.n == 1 else _value(self.slowdown), _value(self.memory)
 
     @property
-    def pays(self) -> bool:
-        """True if it is a set that gains more than 5 %."""
-        return self.n > 1 and self.stp.value > GAIN
-
-    @property
     def undecided(self) -> bool:
-        """True if its interval, or its hosts, include no gain as well as a gain of over 5 %."""
-        return self.n > 1 and self.stp.low <= 1 and self.stp.high > GAIN
+        """True if its interval, or its hosts, hold no gain as well as one that would count."""
+        return self.n > 1 and self.stp.low <= 1 and self.stp.high > 1 / NEAR
 
     def dominated_by(self, other: Option) -> bool:
         """True if the other is nowhere worse and somewhere better."""
@@ -94,9 +84,16 @@ class Option:
         return "one at a time" if one else f"{self.n} {way(self.method)}"
 
     @property
-    def gains(self) -> str:
-        """`3 under MPS has a throughput gain of 1.42 [1.33, 1.52]`."""
-        return f"{self.label} has a throughput gain of {labels.span(self.stp)}"
+    def told(self) -> str:
+        """`3 under MPS: throughput gain 1.42 [1.33, 1.52], slowdown of the slowest job 2.1, 26 GB`:
+        what it costs as far as it is known.
+        """
+        parts = [f"{self.label}: throughput gain {labels.span(self.stp)}"]
+        if self.slowdown:
+            parts.append(f"slowdown of the slowest job {labels.number(self.slowdown.value)}")
+        if self.memory:
+            parts.append(labels.number(self.memory.value, self.memory.unit))
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +101,10 @@ class Advice:
     """What to do with a job that is written in one way.
 
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
-    together. best: the most work within the bounds. knee: the least slowdown within a tenth of it,
-    as advised. close: what slows jobs less and just misses that tenth. shared: the knee, or where
-    that is one job, the best set within the bounds. gains: the STP of `shared` by host. rewrite:
+    together. best: the most work within the bounds. advised: the fewest jobs within a tenth of it.
+    shared: what is advised, or where that is one job, the best set within the bounds. rewrite:
     that, and how much, the job should be written better, as a sentence. missing: outcomes of
-    planned sets without numbers. host_bound: more cells could change some of `gains`. unbound: a
-    bound on memory was given, and no memory is known.
+    planned sets without numbers. unbound: a bound on memory was given, and no memory is known.
     """
 
     job: str
@@ -117,13 +112,10 @@ class Advice:
     options: tuple[Option, ...]
     pareto: tuple[Option, ...]
     best: Option | None
-    knee: Option | None
-    close: Option | None
+    advised: Option | None
     shared: Option | None
-    gains: tuple[Row, ...]
     rewrite: str
     missing: tuple[Row, ...]
-    host_bound: bool
     unbound: bool
 
     @property
@@ -138,25 +130,14 @@ class Advice:
 
     def sentences(self, but: Collection[str] = ()) -> list[str]:
         """The advice in plain sentences, most important first; without caveats in `but`."""
-        found = self._advised() if self.knee and self.knee.pays else [self._nothing()]
-        found += (each for each in self.caveats() if each not in but)
+        found = [*self._said(), *(each for each in self.caveats() if each not in but)]
         return found + [self.rewrite] * bool(self.rewrite)
 
     def caveats(self) -> list[str]:
         """Sentences that say how far the advice can be trusted."""
         found, shared = [], self.shared
-        if len(self.gains) > 1:
-            found.append(self._on_hosts())
-        elif shared and shared.stp.n == 1 and pd.isna(shared.stp.low):
-            found.append("Measured once, so part of it may be chance.")
-        elif self.gains:
+        if shared and len(shared.hosts) == 1:
             found.append("Measured on one host only.")
-        if self.host_bound:
-            cells = "one cell" if shared.stp.n == 1 else f"{shared.stp.n} cells"
-            found.append(
-                f"It rests on {cells}, and where a job waits for its host, cells differ by more "
-                "than their intervals tell."
-            )
         # A gain is over the job alone on the same host, so where that was measured besides makes no
         # difference to it.
         if len({option.hosts for option in self.sets if option.hosts}) > 1:
@@ -169,53 +150,22 @@ class Advice:
             found.append(f"{labels.number(shared.stp.value)} times is {said}.")
         return found + [UNTOLD] * self.untold + [UNBOUND] * self.unbound
 
-    def _on_hosts(self) -> str:
-        """On which hosts the gain of `shared` is one."""
-        against = [e for e in self.gains if (e.value > GAIN) != self.shared.pays]
-        points = [f"{e.host} ({labels.number(e.value)})" for e in against]
-        hosts, more = f"of {len(self.gains)} hosts", ", ".join(points)
-        if self.shared.pays:
-            said = f"each {hosts}" + (f", but not on {more}" if points else "")
-        else:
-            said = f"{more} only, {hosts}" if points else f"none {hosts}"
-        return f"The gain is above {100 * (GAIN - 1):.0f} % on {said}."
-
-    def _advised(self) -> list[str]:
-        knee, best = self.knee, self.best
-        if knee.undecided:
-            return [f"Undecided: {knee.gains}, which includes no gain. Measure more replicates."]
-        said = f"Run {knee.label}: throughput gain {labels.span(knee.stp)}"
-        if knee.slowdown:
-            said += f", slowdown of the slowest job {labels.number(knee.slowdown.value)}"
-        if knee.memory:
-            said += f", {labels.number(knee.memory.value, knee.memory.unit)}"
-        times = labels.number(knee.stp.value)
-        found = [f"{said}.", f"One after the other, the same work takes {times} times as long."]
-        if best.work > MORE * knee.work:
-            found.append(f"The most throughput, with more slowdown: {best.gains}.")
-        if close := self.close:
-            what = close.gains if close.n > 1 else close.label
-            below = "With less slowdown, but a little more than a tenth below the most throughput"
-            found.append(f"{below}: {what}.")
-        return found
-
-    def _nothing(self) -> str:
+    def _said(self) -> list[str]:
+        advised, best, shared = self.advised, self.best, self.shared
         known = "is known to respect" if self.untold else "respects"
-        if self.knee is None:
-            return f"No measured option {known} the bounds."
+        if advised is None:
+            return [f"No measured option {known} the bounds."]
         if not self.sets:
-            return "Sharing was not measured."
-        top, shared = min(self.sets, key=lambda option: option.costs), self.shared
-        beyond = f"without the bounds {top.gains}" if top != shared and top.pays else ""
+            return ["Sharing was not measured."]
         if shared is None:
-            return f"Only one at a time {known} the bounds; {beyond or 'sharing gains nothing'}."
-        said = f"Sharing gains {'little' if shared.pays else 'nothing'}: {shared.gains}"
+            top = min(self.sets, key=lambda option: option.costs)
+            return [f"Only one at a time {known} the bounds; without them, {top.told}."]
         if shared.undecided:
-            said = f"Undecided: {shared.gains}, which includes no gain"
-        elif shared.pays and shared.slowdown:
-            times = labels.number(shared.slowdown.value)
-            said += f", and its slowest job takes {times} times as long"
-        return f"{'; '.join(filter(None, (said, beyond)))}."
+            return [f"Undecided: {shared.told}, which includes no gain. Measure more replicates."]
+        if advised.n == 1:
+            return [f"Run one at a time: no set does a tenth more. The best is {shared.told}."]
+        more = [f"The most throughput: {best.told}."] * (best != advised)
+        return [f"Run {advised.told}.", *more]
 
 
 def _value(e: Row | None) -> float:
@@ -279,45 +229,34 @@ def _advice(
     memory = inf if unbound else memory
     allowed = [option for option in mine if option.within(slowdown, memory)]
     best = min(allowed, key=lambda option: option.costs, default=None)
-    near = [option for option in allowed if option.work * NEAR >= best.work]
-    knee = min(near, key=lambda option: (option.costs[1], option.costs), default=None)
-    nearly = (o for o in allowed if o.work * NEAR * CLOSE >= best.work)
-    gentler = (o for o in nearly if o.costs[1] < knee.costs[1])
-    close = max(gentler, key=lambda option: option.work, default=None)
+    near = [option for option in allowed if option.work >= NEAR * best.work]
+    advised = min(near, key=lambda option: (option.n, option.costs), default=None)
     sets = [option for option in allowed if option.n > 1]
-    shared = knee if knee in sets else min(sets, key=lambda o: o.costs, default=None)
-    gains = [numbers[f"{shared.stp.id}@{host}"] for host in shared.hosts] if shared else []
+    shared = advised if advised in sets else min(sets, key=lambda o: o.costs, default=None)
     measured = {(option.stp.scenario, option.method) for option in mine}
     planned = [e for e in numbers.values() if e.quantity == "outcome" and e.source == "measured"]
     planned = [e for e in planned if e.implementation == implementation and _job(e) == job]
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     return Advice(
-        *(job, implementation, tuple(mine), tuple(pareto), best, knee, close, shared, tuple(gains)),
-        rewrite=_rewrite(numbers, job, implementation, knee),
+        *(job, implementation, tuple(mine), tuple(pareto), best, advised, shared),
+        rewrite=_rewrite(numbers, job, implementation),
         missing=tuple(e for e in planned if (e.scenario, e.method) not in measured),
-        host_bound=any(host_bound(numbers, e) for e in gains),
         unbound=unbound,
     )
 
 
-def _rewrite(numbers: Mapping[str, Row], job: str, implementation: str, knee: Option | None) -> str:
-    """That one job alone does more in the fastest way measured: first, where that way does far
-    more, or one job in it does more than the option that is advised; or "".
-    """
+def _rewrite(numbers: Mapping[str, Row], job: str, implementation: str) -> str:
+    """That one job alone does over a tenth more in the fastest implementation measured; or ""."""
     one = {"scenario": f"1x_{job}", "implementation": implementation, "method": "naive"}
     alone, over = (numbers.get(identity(name, **one)) for name in ("rate", "over_fastest"))
     every = (e for e in numbers.values() if e.quantity == "fastest_rate" and not e.host)
     fastest = next((e for e in every if e.scenario == f"1x_{job}"), None)
-    if not (alone and over and fastest):
-        return ""
-    beaten, faster = knee and _value(knee.over_fastest) < 1, over.value * GAIN < 1
-    first = over.value * REWRITE < 1 or (beaten and faster)
-    if not first and not (faster and not (knee and knee.pays)):
+    if not (alone and over and fastest) or over.value >= NEAR:
         return ""
     does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
     return (
-        f"Write it better{' first' * bool(first)}: one job alone does {does} in this way, and "
-        f"{more} in the fastest way measured ({labels.implementation(fastest.implementation)})."
+        f"Write it better first: one job alone does {does} in this way, and {more} in the fastest "
+        f"way measured ({labels.implementation(fastest.implementation)})."
     )
 
 

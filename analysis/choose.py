@@ -12,6 +12,7 @@ from analysis.estimates import INTERVAL, REPLICATES, Row, get, hardware, identit
 from analysis.intervals import FEW
 from workflow.collocation.spec.names import INTERLEAVED, parse_scenario
 
+NEAR = 0.9  # of the best throughput: the fewest jobs that reach it are advised
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
 PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}

@@ -8,9 +8,8 @@ more jobs by the predictor's methods that has an STP, and GRACT and SMACT of eac
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,8 +17,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from analysis import estimates, predict
-from analysis.predict import ACTIVITY, GAPS, NO_GAPS, NO_GAPS_FROM, Alone, form, kind_of
-from workflow.collocation.spec.names import parse_scenario, scenario_id
+from analysis.predict import ACTIVITY, GAPS, NO_GAPS, NO_GAPS_FROM, Alone, Measured, form, measured
 
 UNSEEN = predict.FILE.with_name("predictor_unseen.csv")
 SCALE = 0.05  # log STP; errors beyond it weigh less. About how well a job's rate alone repeats
@@ -39,38 +37,6 @@ ABOUT = {
     "unseen": "the same of jobs that nothing was fitted to, predictor_unseen.csv; their 90 % "
     "quantile is the band of a prediction, where there are some",
 }
-
-
-class Measured(NamedTuple):
-    """A set of a study: its jobs' names, what each member showed alone, and the STP of all."""
-
-    id: str
-    jobs: frozenset[str]
-    method: str
-    alone: tuple[Alone, ...]
-    stp: float
-
-    @property
-    def group(self) -> tuple[str, str]:
-        return self.method, kind_of(self.alone)
-
-
-def measured(frame: pd.DataFrame, study: str = "") -> Iterator[Measured]:
-    """The sets of a study's estimates of which all is known."""
-    for method in ACTIVITY:
-        found = estimates.of(frame, "stp", method=method, window="")
-        for e in found[found["jobs"] > 1].itertuples():
-            scenario = parse_scenario(e.scenario)
-            alone = []
-            for job, count in scenario.parts:
-                where = {"scenario": scenario_id({job: 1}, scenario.variant), "method": "naive"}
-                where["implementation"] = e.implementation
-                rows = [estimates.get(frame, name, **where) for name in Alone._fields]
-                alone += [Alone(*(row.value if row else np.nan for row in rows))] * count
-            if np.isfinite([e.value, *np.ravel(alone)]).all():
-                jobs = frozenset(job for job, _ in scenario.parts)
-                name = f"{study} {e.scenario}/{e.implementation}".strip()
-                yield Measured(name, jobs, method, tuple(alone), e.value)
 
 
 def fitted(sets: Sequence[Measured]) -> dict[tuple[str, str], tuple[float, float]]:

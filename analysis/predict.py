@@ -8,12 +8,18 @@ off they were on jobs left out of the fit; `python -m analysis fit` writes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 import yaml
+
+from analysis import estimates
+from analysis.choose import place
+from workflow.collocation.spec.names import parse_scenario, scenario_id
 
 FILE = Path(__file__).resolve().parents[1] / "config/predictor.yaml"
 ACTIVITY = {"naive": "gract", "mps": "smact"}  # method → what X is the sum of
@@ -100,3 +106,55 @@ def predict(method: str, alone: Sequence[Alone], path: Path = FILE) -> Predictio
     stp = form(len(alone), demand(method, alone), constants.k, constants.p)
     ends = stp * (1 - constants.error), stp * (1 + constants.error)
     return Prediction(stp, *ends, constants.error, kind)
+
+
+class Measured(NamedTuple):
+    """A set: its jobs' names, what each member showed alone, and the STP of all. place: in a study,
+    its scenario, implementation and method.
+    """
+
+    id: str
+    jobs: frozenset[str]
+    method: str
+    alone: tuple[Alone, ...]
+    stp: float
+    place: Mapping[str, str] = {}
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.method, kind_of(self.alone)
+
+
+def measured(frame: pd.DataFrame, study: str = "") -> Iterator[Measured]:
+    """The sets of a study's estimates of which all is known."""
+    for method in ACTIVITY:
+        found = estimates.of(frame, "stp", method=method, window="")
+        for e in found[found["jobs"] > 1].itertuples():
+            scenario = parse_scenario(e.scenario)
+            alone = []
+            for job, count in scenario.parts:
+                where = {"scenario": scenario_id({job: 1}, scenario.variant), "method": "naive"}
+                where["implementation"] = e.implementation
+                rows = [estimates.get(frame, name, **where) for name in Alone._fields]
+                alone += [Alone(*(row.value if row else np.nan for row in rows))] * count
+            if np.isfinite([e.value, *np.ravel(alone)]).all():
+                jobs = frozenset(job for job, _ in scenario.parts)
+                name = f"{study} {e.scenario}/{e.implementation}".strip()
+                yield Measured(name, jobs, method, tuple(alone), e.value, place(e))
+
+
+def scored(frame: pd.DataFrame) -> Iterator[dict]:
+    """Rows of estimates.parquet: what is predicted of each measured set, and how far off that is.
+
+    frame: a study's estimates, as `estimates.read` gives them.
+    """
+    off = []
+    for each in measured(frame):
+        told = predict(each.method, each.alone)
+        off.append(each.stp / told.stp - 1)
+        note = f"measured / predicted - 1: {off[-1]:+.3f}; band of 9 in 10 sets: {told.error:.3f}"
+        yield {"quantity": "stp_predicted", "value": told.stp, "note": note} | dict(each.place)
+    for name, share in (("predicted_off", 0.5), ("predicted_off_90", 0.9)) if off else ():
+        note = f"|measured / predicted - 1| of {len(off)} sets: {100 * share:.0f} % quantile"
+        value = float(np.quantile(np.abs(off), share))
+        yield {"quantity": "count", "name": name, "value": value, "n": len(off), "note": note}

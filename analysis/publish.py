@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from analysis import claims, estimates, reported, rules, runs, study
+from analysis import claims, estimates, predict, reported, rules, runs, study
 from analysis.derived import derived
 from analysis.estimates import INTERVAL, NONE
 from analysis.intervals import by_host, over_hosts
@@ -88,11 +89,10 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFra
     found = [build(runs.read(folder / "runs.parquet"), plan, reported.work(values))]
     printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
     found += [printed.drop_duplicates("id"), estimates.combined([pd.DataFrame(benches(folder))])]
-    numbers = pd.concat(found, ignore_index=True)
-    verdicts = estimates.combined(
-        [pd.DataFrame(claims.verdicts(criteria, estimates.ordered(numbers)))]
-    )
-    return pd.concat([numbers, verdicts], ignore_index=True)
+    for more in (predict.scored, partial(claims.verdicts, criteria)):
+        numbers = pd.concat(found, ignore_index=True)
+        found.append(estimates.combined([pd.DataFrame(more(estimates.ordered(numbers)))]))
+    return pd.concat(found, ignore_index=True)
 
 
 def run(given: Namespace) -> None:

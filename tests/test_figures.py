@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 
 import pandas as pd
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from analysis import estimates as table
 from analysis.__main__ import main as analysis
 from analysis.figures import INDEX, registered, style
-from analysis.figures.sharing import predicted
 from tests.handmade import Estimate, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -120,10 +118,3 @@ def test_all_text_is_legible_inside_the_picture_and_the_same_data_give_the_same_
                 assert text.get_fontsize() >= style.SMALL == 7
                 assert box.x0 <= extent.x0 and extent.x1 <= box.x1, (name, text.get_text())
                 assert box.y0 <= extent.y0 and extent.y1 <= box.y1, (name, text.get_text())
-
-
-@pytest.mark.parametrize(
-    ("n", "activity", "gain"), [(7, 0.01, 7), (2, 0.05, 2), (7, 0.55, 0.91 / 0.55), (7, 1, 0.91)]
-)
-def test_the_predicted_gain_is_the_count_or_what_the_sms_leave(n, activity, gain):
-    assert math.isclose(predicted(n, activity), gain, rel_tol=0.01)

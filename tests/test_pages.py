@@ -118,7 +118,7 @@ def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     row = next(numbers.frame([e]).itertuples(index=False, name="Row"))
     two, seven = (Option("mps", n, 1.0, row) for n in (2, 7))
     of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
-    rows = contents.advice([SimpleNamespace(**of, knee=two, best=seven)])
+    rows = contents.advice([SimpleNamespace(**of, advised=two, best=seven)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from analysis import fit, predict
 from analysis.__main__ import main as analysis
-from analysis.fit import Measured
-from analysis.predict import ACTIVITY, NO_GAPS_FROM, Alone, form
+from analysis.predict import ACTIVITY, NO_GAPS_FROM, Alone, Measured, form, measured
 from tests.handmade import frame, number, written
 from tests.studio import REPOSITORY
 
@@ -125,7 +124,7 @@ def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known()
     rows += [number("stp", scenario, value=1.2) for scenario in ("2x_b+1x_a", "2x_c", "1x_b+1x_c")]
     rows += [number("stp", "3x_a--files", value=2.9), number("stp", "2x_a--departure", value=1.0)]
     rows += [number("stp", "2x_a", implementation="graph"), number("stp", "2x_a", host="h1")]
-    found = {(each.id, each.method): each for each in fit.measured(frame(rows), "s")}
+    found = {(each.id, each.method): each for each in measured(frame(rows), "s")}
     assert sorted(found) == [
         *(("s 2x_a/paper_step", method) for method in ("mps", "naive")),
         ("s 2x_b+1x_a/paper_step", "mps"),
@@ -136,6 +135,22 @@ def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known()
     assert predict.demand("naive", mix.alone) == pytest.approx(2.3)
     assert predict.demand("mps", mix.alone) == pytest.approx(1.85)
     assert found["s 3x_a--files/paper_step", "mps"].alone == (Alone(0.1, 0.05),) * 3
+
+
+def test_each_measured_set_has_its_prediction_beside_it_and_the_study_its_errors():
+    def alone(share):
+        return [number(q, "1x_a", "naive", value=share) for q in ("gract", "smact")]
+
+    told = {n: predict.predict("mps", [Alone(0.5, 0.5)] * n).stp for n in range(2, 13)}
+    off = {n: 0.01 * (n - 2) for n in told}  # 0 to 10 %, so 5 % in the median
+    rows = [number("stp", f"{n}x_a", value=(1 + off[n]) * told[n]) for n in told]
+    found = list(predict.scored(frame([*alone(0.5), *rows])))
+    sets = {row["scenario"]: row for row in found if row["quantity"] == "stp_predicted"}
+    assert {f"{n}x_a": stp for n, stp in told.items()} == {s: e["value"] for s, e in sets.items()}
+    assert "+0.070" in sets["9x_a"]["note"] and sets["9x_a"]["method"] == "mps"
+    counts = {row["name"]: row["value"] for row in found if row["quantity"] == "count"}
+    assert counts == pytest.approx({"predicted_off": 0.05, "predicted_off_90": 0.09})
+    assert list(predict.scored(frame(rows))) == []
 
 
 def flat(content, at=""):

@@ -256,8 +256,8 @@ def truth(study, option, job):
 
 
 def asked(designs, truth_of):
-    """Of every advice on these studies: the throughput of its knee and the best that its bounds
-    allow, and by how much the knee breaks a bound. truth_of: as `truth`.
+    """Of every advice on these studies: the throughput of what is advised, over the best that its
+    bounds allow, and by how much it breaks a bound. truth_of: as `truth`.
     """
     for seed, design in enumerate(designs):
         study = simulate(design, seed)
@@ -268,7 +268,7 @@ def asked(designs, truth_of):
                 job = jobs[advice.job]
                 true = {option: truth_of(study, option, job) for option in advice.options}
                 best = max(t for t, slow, used in true.values() if slow <= most and used <= memory)
-                throughput, slow, used = true[advice.knee]
+                throughput, slow, used = true[advice.advised]
                 yield throughput / best, max(slow / most, used / memory)
 
 
@@ -298,7 +298,9 @@ def test_neither_numbers_nor_verdicts_nor_advice_depend_on_flags():
         study, said = simulate(random_design(seed), seed), []
         for rows in (study.rows, [row | marks for row in study.rows]):
             estimates = made(study, change=lambda _, rows=rows: rows)
-            chosen = [(a.job, a.knee.label, a.sentences()) for a in advise(estimates, slowdown=2)]
+            chosen = [
+                (a.job, a.advised.label, a.sentences()) for a in advise(estimates, slowdown=2)
+            ]
             judged = verdict(estimates, "stp", "7x_w0", "mps", above=2.0)
             numbers = {e.id: repr((e.value, e.low, e.high, e.n)) for e in estimates.itertuples()}
             same = {name: told for name, told in numbers.items() if name[:6] != "count:"}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import estimates as table
-from analysis import labels
+from analysis import labels, predict
 from analysis.figures import Drawing, figure, select, style
 
 MOST_NAMES = 10
@@ -14,15 +14,10 @@ SOME = 1.05  # a gain that is worth its mention
 LOW = 0.5  # SMACT of a job alone: below, it leaves most SMs without work
 
 
-def predicted(n: int, activity: np.ndarray) -> np.ndarray:
-    """STP of n alike jobs under MPS, from the SMACT of one alone: an empirical curve."""
-    return n / (1 + (1.1 * n * activity) ** 6) ** (1 / 6)
-
-
 @figure(
     "Throughput gain (STP: work per hour relative to one job) of sets under MPS, against SMACT of "
-    "one such job alone: the share of SMs with work. Lines: n / (1 + (1.1 n SMACT)^6)^(1/6), "
-    "fitted to the studies that ship with this project."
+    "one such job alone: the share of SMs with work. Lines: what config/predictor.yaml predicts of "
+    "jobs that leave the GPU idle at times."
 )
 def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
@@ -37,11 +32,12 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     drawn, axes = style.panel(3.6)
     counts = sorted(gains["jobs"].value_counts().index[: select.MOST])
     gains = gains[gains["jobs"].isin(counts)]
-    activity = np.linspace(0.01, 1, 200)
+    activity, constants = np.linspace(0.01, 1, 200), predict.read()["mps", predict.GAPS]
     for n, colour, sign in zip(counts, style.HUES, style.SIGNS, strict=False):
         own = gains[gains["jobs"] == n]
         style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
-        axes.plot(activity, predicted(n, activity), color=colour, linewidth=0.8, alpha=0.6)
+        line = predict.form(n, n * activity, constants.k, constants.p)
+        axes.plot(activity, line, color=colour, linewidth=0.8, alpha=0.6)
     named = largest = select.largest(gains, ["workload", "implementation"])
     if len(largest) > MOST_NAMES:  # then of each job the way of writing that gains most
         named = largest.loc[largest.groupby("workload")["value"].idxmax()]

@@ -8,7 +8,7 @@ from math import inf
 
 import pandas as pd
 
-from analysis.choose import way
+from analysis.choose import NEAR, way
 from analysis.estimates import Row, get
 from analysis.job_advice.request import CPU, Request
 from analysis.predict import ACTIVITY, Alone, Prediction, predict
@@ -16,7 +16,6 @@ from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import scenario_id
 
 METHODS = tuple(ACTIVITY)  # those that can be predicted
-NEAR = 0.9  # of the most throughput: the fewest jobs that reach it are advised
 SIMPLER = 0.97  # of the throughput under MPS: separate processes need no daemon
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
 ROOM = 0.95  # of the card's memory

@@ -291,7 +291,7 @@ def _of_option(option: Option) -> dict[str, Number]:
 
 def _chosen(of: Advice, option: Option) -> str:
     """`advised`, `most throughput`, both or neither."""
-    named = {"advised": of.knee, "most throughput": of.best}
+    named = {"advised": of.advised, "most throughput": of.best}
     return ", ".join(name for name, one in named.items() if one == option)
 
 
@@ -301,12 +301,12 @@ def summary(found: Iterable[Advice]) -> pd.DataFrame:
         {
             "job": labels.job(each.job),
             "written": _written(each),
-            "run": each.knee.label,
+            "run": each.advised.label,
         }
-        | _of_option(each.knee)
-        | {"measured in": Number(each.knee.stp, as_.how_many)}
+        | _of_option(each.advised)
+        | {"measured in": Number(each.advised.stp, as_.how_many)}
         for each in found
-        if each.knee and each.sets
+        if each.advised and each.sets
     ]
     return pd.DataFrame(made)
 

@@ -113,7 +113,7 @@ class Study:
 
 
 def _gain(each: Advice) -> float:
-    return -each.knee.stp.value if each.knee else 0.0
+    return -each.advised.stp.value if each.advised else 0.0
 
 
 def _html(markdown: str, title: str) -> str:
@@ -148,15 +148,15 @@ def _foremost(found: Iterable[Advice]) -> list[Advice]:
     """
 
     def does(each: Advice) -> tuple[bool, float, float]:
-        rate = each.knee.rate
+        rate = each.advised.rate
         return (
             each.implementation not in CONTROL_IMPLEMENTATIONS,
             rate.value if rate else 0.0,
-            each.knee.stp.value,
+            each.advised.stp.value,
         )
 
     best: dict[str, Advice] = {}
-    for each in (each for each in found if each.sets and each.knee):
+    for each in (each for each in found if each.sets and each.advised):
         best[each.job] = max(best.get(each.job, each), each, key=does)
     return sorted(best.values(), key=_gain)
 
