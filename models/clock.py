@@ -22,6 +22,10 @@ class HostClock:
     def __init__(self) -> None:
         self.end_ns = array("q")
 
+    def ready(self, seconds: float | None = 0.0) -> bool:
+        """Whether another step may be launched: none is under way."""
+        return True
+
     def mark(self) -> None:
         """The step just made has finished now."""
         self.end_ns.append(time.monotonic_ns())
@@ -70,11 +74,18 @@ class EventClock:
             tries.append((after - before, event, after))
         return min(tries, key=lambda one: one[0])[1:]
 
-    def mark(self) -> None:
-        """The step just launched ends here; waits while too many are under way."""
+    def ready(self, seconds: float | None = 0.0) -> bool:
+        """Whether another step may be launched: not too many are under way. None: wait until so."""
         while self._marked - len(self.end_ns) >= self._most:
-            self._oldest().synchronize()
+            if seconds is None:
+                self._oldest().synchronize()
+            elif not self._oldest().query():
+                return False
             self._read()
+        return True
+
+    def mark(self) -> None:
+        """The step just launched ends here. Only where it was `ready` for one."""
         if time.monotonic_ns() - self._tie[1] > TIE_NS:
             self._tie = self._new_tie()
         slot = self._marked % len(self._ring)

@@ -1,13 +1,13 @@
-"""Fork server: imports the trainer once, then forks one training process (member) per request.
+"""Fork server: imports the trainer once, then forks one training process per request.
 
     python -m models.fork_server --trainer models.train --listen FD
 
 FD is a listening AF_UNIX SOCK_SEQPACKET socket. Each process of this user that connects gets
 members of its own; a packet is a JSON object.
 Out: {"pid": n, "t": s}: the import is done, and was at s (seconds of the monotonic clock).
-In:  {"start": spec} with two descriptors (the member's socket, log), and one that the member and
-     what it forks keep open for as long as they live, if there is any: the lock of the device;
-     {"kill": member, "signal": n}.
+In:  {"start": [spec, ...]}, the members of one process, with a descriptor for each one's socket,
+     one for its log, and one that the process and what it forks keep open for as long as they
+     live, if there is any: the lock of the device; {"kill": member, "signal": n}.
 What becomes of members is told on their sockets: see models/protocol.py.
 
 The members of a connection are killed at its end. The server dies with the process that made its
@@ -29,22 +29,23 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
+from types import ModuleType
 
 from models.protocol import Channel, die_with_parent, to_line
 
+MOST_FDS = 64  # more than members that one process may have
+
 
 @dataclass(eq=False)
-class Member:
-    """A process that was forked for a conductor; `channel` is its socket."""
+class Process:
+    """A process that was forked for a conductor; `channels`: its members' sockets, by index."""
 
     pid: int
-    index: int
     conductor: socket.socket
-    channel: int
+    channels: dict[int, int]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Signal the process and those that it started."""
@@ -55,16 +56,16 @@ class Member:
 class ForkServer:
     """Serves all conductors that connect to `listener`."""
 
-    def __init__(self, listener: socket.socket, main: Callable):
-        self.listener, self.main = listener, main
+    def __init__(self, listener: socket.socket, trainer: ModuleType):
+        self.listener, self.trainer = listener, trainer
         self.conductors: set[socket.socket] = set()
-        self.members: dict[int, Member] = {}  # by pidfd, which is readable once it has ended
+        self.processes: dict[int, Process] = {}  # by pidfd, which is readable once it has ended
 
     def serve(self) -> None:
         hello = json.dumps({"pid": os.getpid(), "t": time.monotonic()}).encode()
         while True:
-            readable, _, _ = select([self.listener, *self.conductors, *self.members], [], [])
-            for ended in self.members.keys() & set(readable):
+            readable, _, _ = select([self.listener, *self.conductors, *self.processes], [], [])
+            for ended in self.processes.keys() & set(readable):
                 self.reap(ended)
             for conductor in self.conductors & set(readable):
                 self.answer(conductor)
@@ -87,7 +88,8 @@ class ForkServer:
         """Carry out one request, or what the end of the connection asks for."""
         request, fds = {}, []
         try:
-            data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, 3, socket.MSG_CMSG_CLOEXEC)
+            flags = socket.MSG_CMSG_CLOEXEC
+            data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, MOST_FDS, flags)
             if flags & socket.MSG_CTRUNC:
                 raise OSError("no descriptor left for a member's")
             request = json.loads(data) if data else {}
@@ -101,20 +103,19 @@ class ForkServer:
             request = {}
             for fd in fds:
                 os.close(fd)
-        for member in self.members.values():  # one that has just ended is in here no more
-            if member.conductor is conductor and request.get("kill") in (None, member.index):
-                member.kill(request.get("signal", signal.SIGKILL))
+        for process in self.processes.values():  # one that has just ended is in here no more
+            if process.conductor is conductor and request.get("kill") in (None, *process.channels):
+                process.kill(request.get("signal", signal.SIGKILL))
         if not request:
             self.conductors.discard(conductor)
             conductor.close()
 
-    def start(
-        self, conductor: socket.socket, spec: dict, channel: int, log: int, *kept: int
-    ) -> None:
-        server = os.getpid()
-        spec |= {"kept": kept, "forked_s": time.monotonic()}  # a script keeps those open, too
+    def start(self, conductor: socket.socket, specs: list[dict], *fds: int) -> None:
+        server, channels, (log, *kept) = os.getpid(), fds[: len(specs)], fds[len(specs) :]
+        for spec in specs:  # a script keeps those open, too
+            spec |= {"kept": kept, "forked_s": time.monotonic()}
         if (pid := os.fork()) == 0:
-            run_member(self.main, spec, server, channel, log, *kept)
+            run_members(self.trainer, specs, server, channels, log, *kept)
         with contextlib.suppress(OSError):  # the child does the same; whoever comes first
             os.setpgid(pid, pid)
         try:
@@ -123,24 +124,28 @@ class ForkServer:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
-        self.members[ended] = Member(pid, spec["member"], conductor, channel)
+        indices = [spec["member"] for spec in specs]
+        self.processes[ended] = Process(pid, conductor, dict(zip(indices, channels, strict=True)))
         for fd in (log, *kept):
             os.close(fd)
 
     def reap(self, pidfd: int) -> None:
-        """Tell how a member ended; a conductor that reads nothing must not hold up the others."""
-        member = self.members.pop(pidfd)
+        """Tell how members ended; a conductor that reads nothing must not hold up the others."""
+        process = self.processes.pop(pidfd)
         os.close(pidfd)
-        member.kill()  # workers that it left. Until the wait below nobody else can have this pid
-        code = os.waitstatus_to_exitcode(os.waitpid(member.pid, 0)[1])
+        process.kill()  # workers that it left. Until the wait below nobody else can have this pid
+        code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
         how = {"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
-        with contextlib.suppress(OSError), socket.socket(fileno=member.channel) as channel:
-            line = b"\n" + to_line("exited", member.index, **how)  # it may have died in mid-line
-            channel.send(line, socket.MSG_DONTWAIT)
+        for member, fd in process.channels.items():
+            with contextlib.suppress(OSError), socket.socket(fileno=fd) as channel:
+                line = b"\n" + to_line("exited", member, **how)  # it may have died in mid-line
+                channel.send(line, socket.MSG_DONTWAIT)
 
 
-def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, *kept: int) -> None:
-    """Become the member that `spec` describes, and leave `kept` open; never returns."""
+def run_members(
+    trainer: ModuleType, specs: list[dict], server: int, channels: list[int], log: int, *kept: int
+) -> None:
+    """Become the process of these members, and leave `kept` open; never returns."""
     code = 1
     try:
         die_with_parent(server)
@@ -149,18 +154,20 @@ def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, 
         os.dup2(log, 2)
         # Held here, another's socket or the server's would never see its end of file.
         for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-            if fd > 2 and fd not in (channel, *kept):
+            if fd > 2 and fd not in (*channels, *kept):
                 with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
                     os.close(fd)
-        for name, value in spec.get("environment", {}).items():
+        for name, value in specs[0].get("environment", {}).items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         tempfile.tempdir = None  # to be found anew
-        told = Channel(spec["member"], channel, channel)
-        told.emit("forked", pid=os.getpid())
-        code = call_trainer(main, spec, told)
+        pairs = zip(specs, channels, strict=True)
+        told = [Channel(spec["member"], fd, fd) for spec, fd in pairs]
+        for channel in told:
+            channel.emit("forked", pid=os.getpid())
+        code = call_trainer(trainer, specs, told)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -170,19 +177,14 @@ def run_member(main: Callable, spec: dict, server: int, channel: int, log: int, 
         os._exit(code)
 
 
-def call_trainer(main: Callable, spec: dict, channel: Channel) -> int:
+def call_trainer(trainer: ModuleType, specs: list[dict], channels: list[Channel]) -> int:
     """The trainer's exit code; an exception becomes an `error` event and code 1, or 3 of memory."""
     try:
-        return int(main(spec, channel))
+        if specs[0].get("process") is not None:
+            return int(trainer.together(specs, channels))
+        return int(trainer.main(specs[0], channels[0]))
     except BaseException as error:
-        out_of_memory = getattr(error, "out_of_memory", isinstance(error, MemoryError))
-        phase = getattr(error, "phase", "build")
-        unsupported = getattr(error, "unsupported", False)
-        with contextlib.suppress(ConnectionError):  # no conductor: the log still gets it
-            channel.error(type(error).__name__, str(error), phase, out_of_memory, unsupported)
-        with contextlib.suppress(OSError):  # nor may a full disk hide what happened
-            traceback.print_exc()
-        return 3 if out_of_memory else 1
+        return max(channel.failed(error) for channel in channels)
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -200,7 +202,7 @@ def give_way() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, theirs), ours])
 
 
-def load(name: str) -> Callable:
+def load(name: str) -> ModuleType:
     """Import a trainer and all that its members need, to be shared with them."""
     # Torch's plain availability check initialises CUDA, the one by NVML does not.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -213,7 +215,7 @@ def load(name: str) -> Callable:
         sys.exit(f"{name}: preload() initialised CUDA; no forked member could use it")
     gc.freeze()  # what is imported stays shared between members, untouched by their collectors
     gc.enable()
-    return trainer.main
+    return trainer
 
 
 def main() -> None:

@@ -20,6 +20,12 @@ _STARVED = ("_status_not_initialized", "device_allocation_failed", "unable to fi
 LITTLE = 1 << 30  # bytes; or 2 % of a large device
 
 
+def explain(error: BaseException, phase: str, spec: dict) -> None:
+    """Have the error carry the phase that it happened in, and whether memory did not suffice."""
+    error.phase = phase
+    error.out_of_memory = is_out_of_memory(error, capped=bool(spec.get("memory_limit_bytes")))
+
+
 def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
     """Whether this error says that device or host memory did not suffice.
 

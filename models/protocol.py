@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
@@ -70,10 +71,26 @@ class Channel:
         fields = {"class": kind, "message": first, "phase": phase}
         self.emit("error", **fields, out_of_memory=out_of_memory, unsupported=unsupported)
 
+    def ready(self, seconds: float | None = 0.0) -> bool:
+        """Whether there is a command, or its end, within `seconds`; None: wait until so."""
+        there = b"\n" in self._buffer or self._ended
+        return there or bool(select.select([self.commands], [], [], seconds)[0])
+
+    def failed(self, error: BaseException) -> int:
+        """Send what was raised, with the phase that it carries; the exit code that goes with it."""
+        out_of_memory = getattr(error, "out_of_memory", isinstance(error, MemoryError))
+        phase = getattr(error, "phase", "build")
+        unsupported = getattr(error, "unsupported", False)
+        with suppress(ConnectionError):  # no conductor: the log still gets it
+            self.error(type(error).__name__, str(error), phase, out_of_memory, unsupported)
+        with suppress(OSError):  # nor may a full disk hide what happened
+            traceback.print_exception(error)
+        return 3 if out_of_memory else 1
+
     def poll(self, seconds: float | None = 0.0) -> str | None:
         """A command, or None if none comes within `seconds`. End of file reads as "stop"."""
         there = b"\n" in self._buffer or self._ended
-        if not there and select.select([self.commands], [], [], seconds)[0]:
+        if not there and self.ready(seconds):
             data = b""
             with suppress(ConnectionResetError):
                 data = os.read(self.commands, 4096)

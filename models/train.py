@@ -1,17 +1,20 @@
-"""One training process: built, warmed up, started with the others, trained until told to stop.
+"""A training job: built, warmed up, started with the others, trained until told to stop.
 
-The fork server calls `preload()` once and `main(spec, channel)` in each process, which knows
-nothing of those that share the device with it. Events and commands: models/protocol.py.
+The fork server calls `preload()` once and in each process `main(spec, channel)`, which knows
+nothing of those that share the device with it, or `together(specs, channels)` (models/streams.py).
+Events and commands: models/protocol.py.
 """
 
 import os
 import time
 from array import array
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import numpy as np
 import torch
 
+from models import streams
 from models.clock import save_steps, step_clock
 from models.data import open_dataset
 from models.device import device_facts
@@ -19,10 +22,12 @@ from models.graph import GraphedStep
 from models.inputs import open_input
 from models.jobs import find
 from models.jobs.base import Job
-from models.process import is_out_of_memory, set_up, synchronise
+from models.process import explain, set_up, synchronise
 from models.protocol import Channel
 
 PROGRESS_NS = 500_000_000
+
+Waits = Iterator  # of what is waited for: `ready(seconds)`, as Channel and the clocks have it
 
 
 class Losses:
@@ -48,31 +53,51 @@ class Losses:
         return [float(value) for value in self._values]
 
 
-class Member:
-    """A training process between `build` and `stop`; `phase` says where it is."""
+class Pause:
+    """Until a moment (ns of the monotonic clock), or a command before it."""
 
-    def __init__(self, spec: dict, channel: Channel):
-        self.spec, self.channel = spec, channel
+    def __init__(self, channel: Channel, until_ns: int):
+        self.channel, self.until_ns = channel, until_ns
+
+    def ready(self, seconds: float | None = 0.0) -> bool:
+        left = max(self.until_ns - time.monotonic_ns(), 0) / 1e9
+        return self.channel.ready(left if seconds is None else 0.0) or left == 0
+
+
+class Member:
+    """A training job between `build` and `stop`; `phase` says where it is.
+
+    Each part of it that may have to wait yields what it waits for and goes on once that is ready,
+    so that one thread can drive several. own_stream: it works on a CUDA stream of its own, which
+    whoever drives it makes the current one.
+    """
+
+    def __init__(self, spec: dict, channel: Channel, own_stream: bool = False):
+        self.spec, self.channel, self.own_stream = spec, channel, own_stream
+        self.stream = None
         self.phase = "build"
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
         self.stopping = False
         self.reported_ns = 0
 
-    def run(self) -> None:
+    def run(self) -> Waits:
         self.build()
         for phase, part in (("warm", self.autotune), ("warm", self.warm_up), ("window", self.go)):
             if not self.stopping:
-                self.heed(self.channel.wait())  # "autotune", "warm", "go"; or "stop"
+                yield from self.command()  # "autotune", "warm", "go"; or "stop"
             if not self.stopping:
                 self.phase = phase
-                part()
+                yield from part()
         self.phase = "stop"
         self.stop()
 
     def build(self) -> None:
         spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         self.device = set_up(spec)
+        if self.own_stream and self.device.type == "cuda":
+            self.stream = torch.cuda.Stream()
+            torch.cuda.set_stream(self.stream)
         facts = device_facts(self.device)
         laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
@@ -99,6 +124,7 @@ class Member:
             threads=torch.get_num_threads(),
             cores=sorted(os.sched_getaffinity(0)),
             commands=["autotune", "hold"],
+            stream=self.stream and self.stream.cuda_stream,
             seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
             **facts,
         )
@@ -111,13 +137,15 @@ class Member:
         self.clock = step_clock(self.device, self.spec["sync"], self.spec.get("in_flight_s"))
         self.wait_ns, self.held_ns = array("q"), 0
 
-    def train(self, steps: int | None) -> None:
+    def train(self, steps: int | None) -> Waits:
         """Train that many steps, None: for ever; returns early when told to stop."""
         stepper = self.stepper
         clock, waited, sync = self.clock, self.wait_ns, self.spec["sync"]
         pace_ns = 1e6 * (self.spec.get("pace_ms") or 0)
         for _ in count() if steps is None else range(steps):
-            if self.told_to_stop():
+            if not clock.ready():
+                yield clock
+            if (yield from self.told_to_stop()):
                 return
             if self.step % self.epoch_steps == 0:
                 stepper.set_epoch(self.step // self.epoch_steps)
@@ -131,28 +159,35 @@ class Member:
             clock.mark()
             self.step += 1
             self.report()
-            while (early := began + pace_ns - time.monotonic_ns()) > 0:
-                if self.told_to_stop(early / 1e9):
+            while began + pace_ns > time.monotonic_ns():
+                yield Pause(self.channel, int(began + pace_ns))
+                if (yield from self.told_to_stop()):
                     return
 
-    def told_to_stop(self, seconds: float = 0.0) -> bool:
-        """Waits at most so long for a command; remembers a stop, rests while it is to be held."""
-        if not self.stopping and (command := self.channel.poll(seconds)):
-            self.heed(command)
+    def told_to_stop(self) -> Waits:
+        """Whether it was; rests while it is to be held."""
+        if not self.stopping and (command := self.channel.poll()):
+            yield from self.heed(command)
         return self.stopping
 
-    def heed(self, command: str) -> None:
+    def command(self) -> Waits:
+        """Wait for a command, and heed it."""
+        while (command := self.channel.poll()) is None:
+            yield self.channel
+        yield from self.heed(command)
+
+    def heed(self, command: str) -> Waits:
         self.stopping = command == "stop"
         if command == "hold":
-            self.hold()
+            yield from self.hold()
 
-    def hold(self) -> None:
+    def hold(self) -> Waits:
         """Finish what is under way, and block until told to go on, or to stop."""
         began = time.monotonic_ns()
         self.clock.finish()
         synchronise(self.device)
         self.channel.emit("held", steps=len(self.clock.end_ns))
-        self.heed(self.channel.wait())
+        yield from self.command()
         self.clock.resume()
         self.held_ns += time.monotonic_ns() - began
 
@@ -166,7 +201,7 @@ class Member:
 
     # -- warm-up, window, end --------------------------------------------------------------
 
-    def autotune(self) -> None:
+    def autotune(self) -> Waits:
         """The first step, of a graph the steps until it is captured, while the others rest: in it
         cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
         what is to be compiled is.
@@ -176,20 +211,20 @@ class Member:
         if self.spec["cuda_graph"]:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
             steps = self.stepper.first_steps
-        self.train(steps)
+        yield from self.train(steps)
         self.clock.finish()
         self.channel.emit("autotuned", seconds=round(time.monotonic() - began, 4))
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Waits:
         """The first steps beside the others, untimed by them: allocation, filling of the loaders.
 
         At least `warmup_steps`, those of `autotune` included, until `warmup_s` have passed.
         """
         self.fresh_record()
         until = time.monotonic() + (self.spec.get("warmup_s") or 0)
-        self.train(self.spec["warmup_steps"] - self.step)
+        yield from self.train(self.spec["warmup_steps"] - self.step)
         while not self.stopping and time.monotonic() < until:
-            self.train(1)
+            yield from self.train(1)
         self.clock.finish()
         if self.stopping:
             return
@@ -211,18 +246,18 @@ class Member:
         synchronise(self.device)
         return (time.monotonic() - began) / 10
 
-    def go(self) -> None:
+    def go(self) -> Waits:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
         self.fresh_record()
         self.go_step, self.go_ns = self.step, time.monotonic_ns()
         self.reported_ns = self.go_ns
         self.channel.emit("started", t=self.go_ns)
-        self.train(self.spec.get("work"))
+        yield from self.train(self.spec.get("work"))
         if not self.stopping:
             self.clock.finish()
             self.channel.emit("done", t=self.clock.end_ns[-1])
         while not self.stopping:
-            self.heed(self.channel.wait())
+            yield from self.command()
 
     def stop(self) -> None:
         """Wait for what is under way, write steps.npz, say what was done."""
@@ -237,11 +272,12 @@ class Member:
             share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         save_steps(self.spec["folder"], end_ns, self.wait_ns, losses.steps, losses.values())
+        own = cuda and not self.own_stream  # torch counts for the process
         self.channel.emit(
             "stopped",
             steps=len(end_ns),
-            memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
-            memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
+            memory_peak_allocated=torch.cuda.max_memory_allocated() if own else None,
+            memory_peak_reserved=torch.cuda.max_memory_reserved() if own else None,
             data_wait_share=share,
         )
 
@@ -259,9 +295,18 @@ def main(spec: dict, channel: Channel) -> int:
     try:
         kind = find(spec["kind"])
         member = (Member if issubclass(kind, Job) else kind)(spec, channel)
-        member.run()
+        for awaited in member.run() or ():  # a script drives itself
+            awaited.ready(None)
     except Exception as error:
-        error.phase = member.phase if member else "build"
-        error.out_of_memory = is_out_of_memory(error, capped=bool(spec.get("memory_limit_bytes")))
+        explain(error, member.phase if member else "build", spec)
         raise
+    return 0
+
+
+def together(specs: Sequence[dict], channels: Sequence[Channel]) -> int:
+    """Train the jobs of these specs in this process, each on a CUDA stream of its own; 0 once all
+    have ended, of which each tells on its channel.
+    """
+    pairs = zip(specs, channels, strict=True)
+    streams.drive([Member(*pair, own_stream=True) for pair in pairs])
     return 0

@@ -272,7 +272,7 @@ def test_a_member_that_is_held_uses_no_cpu_and_stops_when_told(tmp_path, data, d
     cores = [sorted(os.sched_getaffinity(0))]
     [told] = member_specs(spec, device, cores, [environment], datasets, tmp_path)
     with Server(tmp_path / "server.log") as server:
-        server.start(told, tmp_path / "member.log")
+        server.start([told], tmp_path / "member.log")
 
         def after(command: str | None, wanted: str) -> dict:
             """The event that comes of a command."""

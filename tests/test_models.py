@@ -9,6 +9,8 @@ import textwrap
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,6 +52,25 @@ def fake_data(monkeypatch):
     )
 
 
+@dataclass
+class Quiet:
+    """A channel without a conductor: `command` is told to who rests, `asked` to who asks."""
+
+    emit: Callable
+    command: Callable
+    asked: Callable = lambda: None
+    said: str | None = None
+
+    def ready(self, seconds: float | None = 0.0) -> bool:
+        if seconds is None:
+            self.said = self.command()
+        return self.said is not None
+
+    def poll(self) -> str | None:
+        said, self.said = self.said, None
+        return said or self.asked()
+
+
 def train_member(spec: dict, stop_at: str = "progress"):
     """main() over real pipes in a thread; (exit code, events, what steps.npz holds or None)."""
     events_read, events_write = os.pipe()
@@ -58,7 +79,7 @@ def train_member(spec: dict, stop_at: str = "progress"):
     channel = Channel(spec["member"], events_write, commands_read)
 
     def member() -> None:
-        code.append(call_trainer(train.main, spec, channel))
+        code.append(call_trainer(train, [spec], [channel]))
         os.close(events_write)
         os.close(commands_read)
 
@@ -129,13 +150,11 @@ def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypat
     monkeypatch.setattr(VisionJob, "step", lambda *its: made.append(1) or step(*its))
     commands = iter([*["autotune", "warm"][:last], "stop"])
 
-    def wait():
+    def command() -> str:
         rested.append(len(made))
         return next(commands)
 
-    channel = SimpleNamespace(
-        emit=lambda event, **_: told.append(event), wait=wait, poll=lambda seconds: None
-    )
+    channel = Quiet(lambda event, **_: told.append(event), command)
     assert train.main(member_spec(tmp_path), channel) == 0
     assert told == [*["built", "autotuned", "warm"][: last + 1], "stopped"]
     assert rested == [0, 1, 4][: last + 1] and len(made) == rested[-1]
@@ -151,12 +170,10 @@ def test_a_member_that_is_held_makes_no_step_and_goes_on(tmp_path):
             held_at.append(told["steps"])
         made.append(event)
 
-    polls = iter([None] * 12 + ["hold"] + [None] * 5)
-    channel = SimpleNamespace(
-        emit=emit, wait=lambda: next(commands), poll=lambda seconds: next(polls, "stop")
-    )
+    polls = iter([None] * 15 + ["hold"] + [None] * 6)
+    channel = Quiet(emit, lambda: next(commands), lambda: next(polls, "stop"))
     assert train.main(member_spec(tmp_path, **TINY), channel) == 0
-    # A poll before each step, of which four come before `go`.
+    # It asks before each step, of which four come before `go`, and before each of four rests.
     assert held_at == [8] and len(np.load(tmp_path / "steps.npz")["end_ns"]) == 8 + 1 + 5
 
 
@@ -335,7 +352,8 @@ FORKED = """
         commands, conductor = os.pipe()
         os.write(conductor, b"autotune\\n")
         signal.alarm(100)  # it would wait for the next command
-        os._exit(call_trainer(train.main, json.loads(os.environ["SPEC"]), Channel(0, 1, commands)))
+        told = [json.loads(os.environ["SPEC"])], [Channel(0, 1, commands)]
+        os._exit(call_trainer(train, *told))
     print(os.waitstatus_to_exitcode(os.waitpid(capped, 0)[1]), flush=True)
 
     data = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0)] * 8

@@ -36,7 +36,7 @@ class Run:
     def start(self, member: int, spec: dict | None = None, **model_args):
         model_args.setdefault("step_s", 0.002)
         whole = {"member": member, "model_args": model_args, "folder": str(self.folder)}
-        return self.server.start(whole | (spec or {}), self.folder / f"{member}.log")
+        self.server.start([whole | (spec or {})], self.folder / f"{member}.log")
 
     def of(self, member: int) -> list[dict]:
         return [event for event in self.events if event["member"] == member]
@@ -250,7 +250,7 @@ folder, *name = sys.argv[1:]
 with Server(folder + "/server.log", "tests.torchfree", *name) as server:
     for index, args in enumerate([{}, {"hang": "build"}, {"hang": "warm"}]):
         spec = {"member": index, "folder": folder, "model_args": args}
-        server.start(spec, f"{folder}/{index}.log")
+        server.start([spec], f"{folder}/{index}.log")
     while True:
         for event in server.wait(None):
             if event["event"] in ("forked", "warm"):

@@ -20,8 +20,8 @@ CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time",
 
 
 def at_terminal(studio, *arguments: str, stop_at: str = "", times: int = 1, **config):
-    """Run snakemake as `make study` does; type Ctrl-C so often, at once when `stop_at` was there and
-    each 0.3 s after the other.
+    """Run snakemake as `make study` does; type Ctrl-C so often, at once when `stop_at` was there,
+    and each 0.3 s after the other.
 
     Not later: a Python that is only starting would meet it, and prints a traceback of its own.
 

@@ -162,6 +162,7 @@ def test_event_clock_does_not_drift_from_the_hosts(monkeypatch, slow, host_ns):
         device.now += host_ns
         device.busy_until = max(device.now, device.busy_until) + 10_000_000
         true.append(device.busy_until)
+        assert events.ready(None)
         events.mark()
         assert launched - 8 <= len(events.end_ns) <= launched
     events.finish()
@@ -185,6 +186,7 @@ def test_who_may_be_held_launches_little_ahead(monkeypatch, step_ms, most):
             device.now += 10**10
             events.resume()
         device.busy_until = max(device.now, device.busy_until) + int(step_ms * 1e6)
+        assert events.ready(None)
         events.mark()
         ahead.append(launched - len(events.end_ns))
     # Where the host only launches, the device is always behind.

@@ -19,6 +19,7 @@ The environment may say, without changing the cell that is measured:
 import contextlib
 import os
 import signal
+import threading
 import time
 import zipfile
 from array import array
@@ -60,6 +61,9 @@ class Context:
     Without a card: the device that a CPU is.
     """
 
+    broken = False  # for all jobs of this process
+    building = threading.Lock()
+
     def __init__(self, spec: dict, memory_mb: int):
         self.facts = {"device_name": "no device", "device_uuid": None, "sm_count": None}
         self.server = None  # its PID, where this process is an MPS client
@@ -80,7 +84,10 @@ class Context:
             [self.server] = [p for p, entry in servers.items() if entry["place"] == place]
 
     def hurt(self, kind: str) -> None:
-        """An assertion that fails harms its own context; an illegal address the whole server."""
+        """An assertion that fails harms its own context, with all jobs that are in it; an illegal
+        address the whole server.
+        """
+        Context.broken = True
         if kind == "illegal" and self.server:
             (self.pipe / "fault").touch()
         raise AcceleratorError(
@@ -91,6 +98,8 @@ class Context:
 
     def synchronise(self) -> None:
         """Raise what has become of the context."""
+        if Context.broken:
+            raise AcceleratorError("CUDA error: the context is broken")
         if not self.server:
             return
         if (self.pipe / "fault").exists():
@@ -160,6 +169,25 @@ def main(spec: dict, channel) -> int:
     return 0
 
 
+def together(specs: list[dict], channels: list) -> int:
+    """A thread for each, as models/streams.py has them of jobs that launch kernel by kernel."""
+
+    def run(spec: dict, channel) -> None:
+        try:
+            code = main(spec, channel)
+        except Exception as error:
+            code = channel.failed(error)
+        channel.emit("exited", code=code, signal=None)
+
+    pairs = zip(specs, channels, strict=True)
+    threads = [threading.Thread(target=run, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return 0
+
+
 def train(spec: dict, channel, script: Script) -> None:
     script.at("before")
     print(f"member {spec['member']} in process {os.getpid()}")
@@ -169,7 +197,8 @@ def train(spec: dict, channel, script: Script) -> None:
     script.at("build")
     lie = lie_of(spec)
     lie.before_cuda()
-    context = Context(spec, script.numbers["memory_mb"])
+    with Context.building:
+        context = Context(spec, script.numbers["memory_mb"])
     if "data" in spec:
         (Path(spec["data"]["path"]) / "manifest.json").read_bytes()
     channel.emit(
@@ -181,6 +210,7 @@ def train(spec: dict, channel, script: Script) -> None:
         threads=spec.get("threads", 1),
         cores=sorted(os.sched_getaffinity(0)),
         commands=["hold"] * script.numbers["holds"],
+        stream=1000 + spec["member"] if spec.get("process") else None,
         seconds={"model": 0.0},
         **context.facts,
         descriptors=open_files(),

@@ -9,6 +9,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from workflow.collocation.gpu.second_context import second_context
@@ -70,9 +71,7 @@ class Conductor:
     turn: str = ""  # what a person reads of the slice under way
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
-    no_second_context: str | None = (
-        None  # why the visit that the measure asks for did not come about
-    )
+    no_second_context: str | None = None  # why the visit that the measure asks for failed
 
     def run(self) -> None:
         """Go through all phases. Afterwards every member has ended and carries its status.
@@ -130,10 +129,13 @@ class Conductor:
     def _build(self) -> None:
         for spec in self.specs:
             self.members.append(Tracked(spec["member"], spec["workload"], spec["batch_size"]))
-            self.server.start(spec, self.log / f"member{spec['member']}.log")
+        for _, those in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
+            specs = [*those]
+            self.server.start(specs, self.log / f"member{specs[0]['member']}.log")
         self._reach("built")
         # Of a command its script is looked at, and not what starts and ends it.
-        self.watch.members({m.member: m.events["built"].get("script", m.pid) for m in self.alive})
+        seen = {m.events["built"].get("script", m.pid): m.member for m in reversed(self.alive)}
+        self.watch.members({member: pid for pid, member in seen.items()})  # a process once
         if self.measure.kind == "interleaved" and len(self._able("hold")) < len(self.alive):
             raise NotInForce("interleaved: a member does not know the command 'hold'")
 

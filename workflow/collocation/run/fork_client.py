@@ -7,6 +7,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ END_S = 1.5  # for what was killed to end
 
 @dataclass(eq=False)
 class Member:
-    """One training process as the conductor knows it; `ended` is its last event."""
+    """One training job as the conductor knows it; `ended` is its last event."""
 
     index: int
     channel: socket.socket
@@ -80,8 +81,8 @@ class Server:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def start(self, spec: dict, log: Path) -> Member:
-        """Start the member that `spec` describes, its output going to `log` (a file, replaced).
+    def start(self, specs: Sequence[dict], log: Path) -> None:
+        """Start the members of one process, its output going to `log` (a file, replaced).
 
         Raises OSError when there is no log or socket to be had, RuntimeError without a fork server.
         """
@@ -90,14 +91,16 @@ class Server:
         if self.pid is None:
             self._await_import()
         ours = {name: os.environ.get(name) for name in APART}
-        spec = spec | {"environment": ours | spec.get("environment", {})}
-        channel, theirs = socket.socketpair()
-        with theirs, Path(log).open("wb") as output:
-            channel.setblocking(False)
-            member = self.members[spec["member"]] = Member(spec["member"], channel)
-            self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
-            self._ask({"start": spec}, (theirs.fileno(), output.fileno(), *self._kept))
-        return member
+        specs = [spec | {"environment": ours | spec.get("environment", {})} for spec in specs]
+        with contextlib.ExitStack() as handed, Path(log).open("wb") as output:
+            fds = []
+            for index in [spec["member"] for spec in specs]:
+                channel, theirs = socket.socketpair()
+                fds.append(handed.enter_context(theirs).fileno())
+                channel.setblocking(False)
+                member = self.members[index] = Member(index, channel)
+                self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
+            self._ask({"start": specs}, (*fds, output.fileno(), *self._kept))
 
     def send(self, index: int, command: str) -> None:
         """Send a command of models/protocol.py to a member, if it is still there to read it."""
@@ -219,8 +222,9 @@ class Server:
                 MEMBERS.add(event["pid"])
         elif event["event"] == "exited":
             member.ended = event
-            if _seen_to_end(event):
-                MEMBERS.discard(member.process and member.process.pid)
+            left = {other.process and other.process.pid for other in self._there()}
+            if _seen_to_end(event):  # its process may have others
+                MEMBERS.difference_update({member.process and member.process.pid} - left)
             self._selector.unregister(member.channel)
             member.channel.close()
         return event

@@ -92,7 +92,7 @@ class Tracked:
     def report(self) -> Report:
         """What it said of itself when it was built."""
         built = self.events["built"]
-        keys = ("device_uuid", "sm_count", "memory_free", "sm_source")
+        keys = ("device_uuid", "sm_count", "memory_free", "sm_source", "stream")
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> Member:
@@ -140,5 +140,7 @@ def verified(evidence: dict) -> bool | None:
 def log_of(folder: Path, reason: str | None) -> Path:
     """Where an attempt that went wrong says more: the log of the member that its reason names."""
     member = re.match(r"member (\d+)\b", reason or "")
-    log = folder / "log" / (f"member{member[1]}.log" if member else "conductor.log")
-    return log if log.exists() else folder / "log" / "conductor.log"
+    # Of one process for several the first member has it.
+    numbers = range(int(member[1]), -1, -1) if member else ()
+    logs = (folder / "log" / f"member{number}.log" for number in numbers)
+    return next((log for log in logs if log.exists()), folder / "log" / "conductor.log")

@@ -10,6 +10,7 @@ from pydantic import Field
 from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
 from workflow.collocation.spec.errors import ConfigError, Strict
 from workflow.collocation.spec.load import check
+from workflow.collocation.spec.names import STREAMS
 from workflow.collocation.spec.study import Gpu, Sampling, Time, Timed
 from workflow.collocation.spec.workloads import CommandWorkload, Workload
 
@@ -89,9 +90,13 @@ def member_specs(
     compiled = (
         {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.implementation.compile else {}
     )
+    held = IN_FLIGHT_S if spec.measure.kind == "interleaved" else None
+    streams = [m for m, method in enumerate(spec.methods) if method == STREAMS]
+    shared = sorted(core for m in streams for core in core_sets[m])
     specs = []
     for index, member in enumerate(spec.members):
         own, job = folder / str(index), member.job
+        joined = index in streams
         own.mkdir(parents=True)
         # What the catalogue sets for a script; where it gives no value, as it is here.
         given = getattr(job, "environment", {})
@@ -102,17 +107,18 @@ def member_specs(
                 **_of_kind(job, spec.implementation, datasets),
                 "member": index,
                 "beside": len(spec.members),  # as many begin at once
+                "process": STREAMS if joined else None,  # one for all of these
                 "workload": member.workload,
                 "input": job.input.resolved(),
                 "work": member.work,
                 "seed": spec.seed,
                 "device": device,
                 "threads": len(core_sets[index]),
-                "cores": core_sets[index],
+                "cores": shared if joined else core_sets[index],
                 "environment": told | environments[index] | compiled,
                 "warmup_s": spec.measure.warmup_s,
                 "loss_every": LOSS_EVERY,
-                "in_flight_s": IN_FLIGHT_S if spec.measure.kind == "interleaved" else None,
+                "in_flight_s": 0.0 if joined else held,
                 "folder": str(own.resolve()),
             }
         )

@@ -12,7 +12,8 @@ from workflow.collocation.gpu import Device
 
 # isort: off
 # The order is that in which people are told of them.
-from workflow.collocation.sharing import naive, mps, mig, interleaved, mps_daemon  # noqa: F401
+from workflow.collocation.sharing import naive, mps, streams, mig, interleaved  # noqa: F401
+from workflow.collocation.sharing import mps_daemon
 
 # isort: on
 from workflow.collocation.sharing.base import Sharing, named

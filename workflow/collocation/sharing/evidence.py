@@ -38,6 +38,7 @@ class Report:
     sm_count: int | None  # SMs that its context can use
     memory_free: int | None  # bytes it saw free after making its context, with nothing loaded
     sm_source: str | None = None  # who told it: "affinity" (CUDA)
+    stream: int | None = None  # handle of the CUDA stream that it has for itself, if it has one
 
 
 Reports = Mapping[int, Report]  # by member
@@ -136,7 +137,7 @@ def require_members(
     or is no client that has to be one, or is one that must not be.
     """
     clients = clients or {}
-    pids = [report.pid for report in (*plain.values(), *clients.values())]
+    pids = list({report.pid for report in (*plain.values(), *clients.values())})
 
     def wrong(listed: Listed, late: bool) -> Exception | None:
         compute, mps = listed["compute"] or [], listed["mps"] or []

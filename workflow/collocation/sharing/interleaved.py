@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.sharing import evidence, mps, mps_daemon, naive
+from workflow.collocation.sharing import evidence, mps, mps_daemon, naive, streams
 from workflow.collocation.sharing.base import FAMILIES, Method, Sharing, named
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec.cell import CellSpec, MemberSpec
-from workflow.collocation.spec.names import PLAIN, Condition, conditions
+from workflow.collocation.spec.names import PLAIN, STREAMS, Condition, conditions
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Interleaved(Method):
         return None
 
     def processes(self, spec: CellSpec) -> int:
-        clients = self._clients(spec)
-        return len(spec.members) - len(clients) + bool(clients)
+        methods = spec.methods
+        plain = methods.count("naive") + (STREAMS in methods)
+        return plain + any(method not in PLAIN for method in methods)
 
     @contextmanager
     def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Together"]:
@@ -40,7 +41,8 @@ class Interleaved(Method):
         daemon = mps_daemon.running(device.uuid, log / "mps") if clients else nullcontext()
         with daemon as running:
             served = mps.Clients(device, running, clients) if clients else None
-            yield Together(naive.Plain(device), served, members)
+            joined = frozenset(m for m, its in enumerate(spec.methods) if its == STREAMS)
+            yield Together(naive.Plain(device), served, members, joined)
 
     def _conditions(self, spec: CellSpec) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
         """Each condition and its members, by their index; a part of a set has none of its own."""
@@ -70,17 +72,26 @@ class Interleaved(Method):
 
 @dataclass
 class Together(Sharing):
-    """`conditions`: members of each one. `served`: the clients, where a condition has some."""
+    """`conditions`: members of each one. `served`: the clients, where a condition has some.
+    `joined`: members that are jobs of one process.
+    """
 
     plain: naive.Plain
     served: mps.Clients | None
     conditions: dict[str, list[int]]
+    joined: frozenset[int] = frozenset()
 
     def environment(self, member: int) -> dict[str, str]:
-        return self._of(member).environment(member)
+        queues = streams.QUEUES if member in self.joined else {}
+        return self._of(member).environment(member) | queues
 
     def witness(self, reports: dict[int, Report]) -> dict:
         """What each method says of its own members: plain ones are no clients of the daemon."""
+        own = {m: report for m, report in reports.items() if m in self.joined}
+        found = self._separate(reports)
+        return found | {"streams": streams.own_streams(own, self.plain.device)} if own else found
+
+    def _separate(self, reports: dict[int, Report]) -> dict:
         if self.served is None:
             return self.plain.witness(reports)
         plain = {m: report for m, report in reports.items() if self._of(m) is self.plain}

@@ -39,14 +39,14 @@ class Plain(Sharing):
 
     def witness(self, reports: dict[int, Report]) -> dict:
         if self.device is None:
-            members = sorted(report.pid for report in reports.values())
+            members = sorted({report.pid for report in reports.values()})
             return {"verified": True, "device": "cpu", "members": members}
         evidence.require_device("naive", reports, self.device.uuid, self.device)
         return self.facts(reports, evidence.require_members("naive", self.device, reports))
 
     def facts(self, reports: Reports, listed: Listed) -> dict:
         """The evidence, with NVML's lists, which hold the members and nobody else."""
-        members = sorted(report.pid for report in reports.values())
+        members = sorted({report.pid for report in reports.values()})
         self.names = self.names.union(*map(evidence.processes_of, reports.values()))
         told = bool(members and listed["compute"]) and listed["mps"] is not None
         return {

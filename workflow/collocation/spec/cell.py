@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel
 
 from workflow.collocation.spec.errors import Strict
+from workflow.collocation.spec.names import INTERLEAVED, conditions
 from workflow.collocation.spec.study import WITHOUT, Measure, Sizes
 from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, model_of
 
@@ -98,6 +99,14 @@ class CellSpec(Strict):
     @property
     def digest(self) -> str:
         return digest(self.to_json())
+
+    @property
+    def methods(self) -> list[str]:
+        """The method of each member."""
+        if self.measure.kind != INTERLEAVED:
+            return [self.method] * len(self.members)
+        found = conditions(self.method, [member.workload for member in self.members])
+        return [found[member.condition].method for member in self.members]
 
     def shares(self) -> list[list[int | str]]:
         """What `cores.plan_conditions` takes: into how many shares cores are divided, or "all", for

@@ -15,6 +15,7 @@ from workflow.collocation.spec.names import (
     INTERLEAVED,
     JOIN,
     PLAIN,
+    STREAMS,
     Condition,
     cell_id,
     conditions,
@@ -188,12 +189,12 @@ def _cell(
     if kind == "departure":
         leaves = group.leaving_workload if mix else None
         measure["leaving_member"] = names.index(leaves) if leaves else len(names) - 1
-    # The only context on the card: of a job alone, or of the server of all clients.
-    alone = len(members) == 1 or not any(
-        family_of(condition.method) in PLAIN for condition in turns
-    )
+    # The only context on the card: of one process, or of the server of all clients. Separate ones
+    # are second contexts to each other.
+    families = {family_of(condition.method) for condition in turns}
+    alone = len(members) == 1 or families == {STREAMS} or not families & {*PLAIN}
     if IMPLEMENTATIONS[implementation]["cuda_graph"] and alone:
-        measure["second_context"] = True  # separate processes are second contexts to each other
+        measure["second_context"] = True
     trained = {member.job.dataset for member in members}
     spec = CellSpec(
         members=members,

@@ -15,7 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import ConfigError, allowed, not_allowed
-from workflow.collocation.spec.names import COMPLETION, IMPLEMENTATIONS, INTERLEAVED
+from workflow.collocation.spec.names import (
+    COMPLETION,
+    IMPLEMENTATIONS,
+    INTERLEAVED,
+    STREAMS,
+    part_of,
+)
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Workload, model_of
 
@@ -173,6 +179,10 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     """What the study cannot ask of a job, with the key where it does."""
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
+    if job.kind == "command" and STREAMS in {
+        part_of(word)[1] for _, _, words in group.scenarios() for word in words
+    }:
+        return f"{STREAMS}: the command '{name}' is a process of its own; take naive or mps"
     counted = job.kind == "command" and job.steps != "auto"  # by lines of its output
     if counted and study.measure_of(group).kind in (INTERLEAVED, COMPLETION):
         return f"measure.kind: a pattern tells of the steps of '{name}' too late; use steps: auto"

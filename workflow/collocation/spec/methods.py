@@ -7,9 +7,10 @@ from pydantic import Field, StrictInt, ValidationError, field_validator
 
 from workflow.collocation.spec.errors import Name, Positive, Strict
 from workflow.collocation.spec.names import METHODS as ORDER
-from workflow.collocation.spec.names import family_of
+from workflow.collocation.spec.names import STREAMS, family_of
 
 MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
+MOST_STREAMS = 32  # that torch makes of one process, before two get the same
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
@@ -65,6 +66,7 @@ class Bounds:
 _LIMITED = {
     "mps_equal": Bounds(Limits(sm_percent="equal")),
     "mps_overlap": Bounds(Limits(sm_percent="overlap")),
+    STREAMS: Bounds(most=MOST_STREAMS),
     "mig": Bounds(most=7),
     "mig_shared": Bounds(most=7),
     "mig_1g2x": Bounds(most=4),  # a GPU has memory for 4 that have the double of it

@@ -31,7 +31,7 @@ CONTROL_IMPLEMENTATIONS = ("paper_default", "bf16_autograd")
 # naive under another name: held against naive, and drawn nowhere.
 TWIN = "naive_again"
 # Order in figures and tables; `serial` is computed and never run.
-METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap")
+METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap", "streams")
 METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g", "mig_1g2x", "mig_shared")
 
 # Variants of an alone cell that other cells are normalised by, each within its own input.
@@ -43,10 +43,8 @@ COMPLETION = "completion"
 # Sets that take turns in one cell, its conditions: `alone` (of a mix `alone:<workload>`) or a
 # method.
 INTERLEAVED, ALONE, JOIN = "interleaved", "alone", "-"
-PLAIN = (
-    ALONE,
-    "naive",
-)  # conditions whose members are processes of their own, and no clients of MPS
+STREAMS = "streams"
+PLAIN = (ALONE, "naive", STREAMS)  # conditions whose members are no clients of MPS
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 

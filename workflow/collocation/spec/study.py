@@ -30,6 +30,7 @@ from workflow.collocation.spec.names import (
     IMPLEMENTATIONS,
     INTERLEAVED,
     PLAIN,
+    STREAMS,
     family_of,
     part_of,
 )
@@ -215,7 +216,8 @@ class Study(Strict):
                 its = METHODS.get(method, Bounds())
                 if method not in known:
                     yield not_allowed(f"{key}.{index}", method, known)
-                odd = len(members) > 1 or methods.count(word) > 1 or method not in ("naive", "mps")
+                parts = ("naive", "mps", STREAMS)
+                odd = len(members) > 1 or methods.count(word) > 1 or method not in parts
                 if part and (odd or part > count):
                     yield f"{key}.{index}: '{word}' is no part of {count} copies of one workload"
                 if not its.least <= count <= its.most:
