@@ -15,7 +15,8 @@ from workflow.collocation.spec.names import INTERLEAVED, parse_scenario
 NEAR = 0.9  # of the best throughput: the fewest jobs that reach it are advised
 HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
-PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "gract_over_mps": "mps"}
+PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "rate_over_mps": "mps"}
+PARTNER |= {"gract_over_mps": "mps"}
 TURNS = "†"
 TURNED = (
     f"{TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each had "
@@ -30,6 +31,8 @@ def place(e: Row) -> dict[str, str]:
 
 def way(method: str) -> str:
     """`under MPS`, `as separate processes`."""
+    if method == "streams":
+        return "on CUDA streams of one process"
     return "as separate processes" if method == "naive" else f"under {labels.method(method)}"
 
 

@@ -39,10 +39,10 @@ def saving_by_rates(run: tuple, work: Mapping[str, float]) -> float:
     return 1 - makespan(jobs, run.progresses, left) / math.fsum(jobs)
 
 
-def _over(method: str, of_method: str = "") -> Callable[[pd.DataFrame], object]:
+def _over(method: str, but: str = "", only: str = "") -> Callable[[pd.DataFrame], object]:
     """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
     return lambda r: (
-        r.total.where(r.alike, r.stp).where(r.method != of_method),
+        r.total.where(r.alike, r.stp).where((r.method != but) & (r.method == (only or r.method))),
         r[f"{method}_total"].where(r.alike, r[f"{method}_stp"]),
     )
 
@@ -101,6 +101,7 @@ FORMULAS = (
         ("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
         ("rate_over_naive", _over("naive", "naive"), "naive_at"),
         ("rate_over_mig", _over("mig", "mig"), "mig_at"),
+        ("rate_over_mps", _over("mps", only="streams"), "mps_at"),
         (
             "gract_over_mps",
             lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),

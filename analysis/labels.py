@@ -23,6 +23,7 @@ _METHODS = {
     "mps": "MPS",
     "mps_equal": "MPS, equal shares",
     "mps_overlap": "MPS, overlapping shares",
+    "streams": "CUDA streams",
     "mig": "MIG",
     "mig_1g2x": "MIG 1g, double memory",
     "mig_shared": "MIG, shared memory",
@@ -44,9 +45,11 @@ COLOURS = {
     "mps": "#0B5394",
     "mps_equal": "#5C9BD5",
     "mps_overlap": "#2A9D8F",
+    "streams": "#7A5BA8",
     "mig": "#A1372D",
 }
-MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">", "mig": "^"}
+MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">"}
+MARKERS |= {"streams": "D", "mig": "^"}
 ARM_COLOURS = {
     PAPER_IMPLEMENTATION: "#0B5394",
     "paper_default": "#777777",

@@ -9,7 +9,7 @@ import torch
 
 from models import train
 from models.train import preload  # noqa: F401  (the fork server calls it)
-from tests.lies import Lie, lie_of
+from tests.lies import lie_of
 
 ILLEGAL = b"""
 .version 7.0
@@ -29,23 +29,28 @@ ILLEGAL = b"""
 
 def main(spec: dict, channel) -> int:
     """As models.train's, but for the lie that this member is to tell."""
-    lie = lie_of(spec)
-    lie.before_cuda()
-    # This process is a fork of its own: what is changed here holds for this member alone.
-    train.Member = _member(lie)
+    lie_of(spec).before_cuda()
+    # This process is a fork of its own: what is changed here holds for its members alone.
+    train.Member = Liar
     return train.main(spec, channel)
 
 
-def _member(lie: Lie) -> type:
-    """A Member that does after each step what the lie says."""
+def together(specs: list[dict], channels: list) -> int:
+    train.Member = Liar
+    return train.together(specs, channels)
 
-    class Liar(train.Member):
-        def report(self) -> None:
-            super().report()
-            if self.go_ns is not None and lie.after_step(self.step - self.go_step):
-                hurt(lie.kind, self.device)
 
-    return Liar
+class Liar(train.Member):
+    """A Member that does after each step what its lie says."""
+
+    def build(self) -> None:
+        self.lie = lie_of(self.spec)
+        super().build()
+
+    def report(self) -> None:
+        super().report()
+        if self.go_ns is not None and self.lie.after_step(self.step - self.go_step):
+            hurt(self.lie.kind, self.device)
 
 
 def hurt(kind: str, device: torch.device) -> None:

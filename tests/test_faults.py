@@ -51,6 +51,7 @@ class Scenario:
 WHO = r"^{}: (not among server \d+'s clients .*: |){} \(PID \d+\)"
 FIRST, EITHER = (rf"^member {which} \(\w+\), window: " for which in ("1", "[01]"))
 KILLED = FIRST + r"ended by signal 9 \(SIGKILL\); the other 1: 1 completed$"
+TOGETHER = EITHER + r"ended by signal 9 \(SIGKILL\); the other 1: 1 killed$"
 # Whatever call notices it first: torch's own, or one of cuBLAS or cuDNN.
 LIBRARIES = r"CUDA error: CUBLAS_|cuDNN error: "
 ASSERTED = rf"\w*Error: ({LIBRARIES}|CUDA error: device-side assert triggered)"
@@ -92,6 +93,8 @@ SCENARIOS = {
     "daemon_dies": Scenario(
         "mps", "kill_daemon", "MPS: 'get_server_list' failed: ", fates=("completed", "failed")
     ),
+    "killed_streams": Scenario("streams", "kill", TOGETHER, fates=("killed",)),
+    "asserts_streams": Scenario("streams", "assert", EITHER + ASSERTED, fates=("failed",)),
     "killed_mig": Scenario("mig", "kill", KILLED, after="^$"),
 }
 CULPRIT = ("killed", "failed", "timed_out", "out_of_memory")  # how member 1 ends
@@ -99,7 +102,7 @@ CULPRIT = ("killed", "failed", "timed_out", "out_of_memory")  # how member 1 end
 # Members → the methods that share the card between so many.
 EVERY_METHOD = {
     1: ["naive", "mig_7g"],
-    2: ["naive", "mps", "mps_equal", "mps_overlap", "mig", "mig_shared", "mig_1g2x"],
+    2: ["naive", "mps", "mps_equal", "mps_overlap", "streams", "mig", "mig_shared", "mig_1g2x"],
 }
 
 
@@ -108,7 +111,7 @@ class Machine:
 
     trainer = "tests.torchfree"
     entry = workload(memory_mb=MEMBER_MB)
-    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "mig")
+    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "streams", "mig")
     timeouts = {"window": 3}
     # A member misbehaves some steps after its go: the window waits for more of them.
     measure = SHORT | {"min_steps": 2 * LATER_STEPS}
@@ -178,7 +181,7 @@ class RealMachine(Machine):
     """The NVIDIA GPU that is here. Its MIG mode is not touched."""
 
     trainer = "tests.gpu_trainer"
-    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny")
+    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "streams")
     timeouts = {"window": 5}
     measure = {
         "kind": "window",

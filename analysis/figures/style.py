@@ -24,8 +24,13 @@ SMALL = 7  # points in print: nothing is smaller
 INK, SOFT, PALE = "#222222", "#555555", "#999999"
 HUES = ("#0B5394", "#A1372D", "#2A9D8F", "#E0A224", "#7A5BA8", "#5C9BD5")
 SIGNS = ("o", "s", "^", "D", "v", "P")
-METHODS = ("naive", "mps", "mig")  # that are drawn; shares of SMs under MPS stand in tables
-DASHES = {"naive": "--", "mps": "-", "mig": "-."}
+METHODS = (
+    "naive",
+    "mps",
+    "streams",
+    "mig",
+)  # that are drawn; shares of SMs under MPS stand in tables
+DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
 MARKS = "Marks: means; bars: lowest to highest machine, or the 95 % interval of the only one."
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8,

@@ -26,6 +26,7 @@ from workflow.collocation import ROOT
 from workflow.collocation.spec.errors import Name, Positive, Strict, not_allowed
 from workflow.collocation.spec.methods import METHODS, MOST_MEMBERS, Bounds, Limits, divides
 from workflow.collocation.spec.names import (
+    ALONE,
     COMPLETION,
     IMPLEMENTATIONS,
     INTERLEAVED,
@@ -205,7 +206,7 @@ class Study(Strict):
     def _methods_lack(self, group: Group, measure: Measure) -> Iterator[str]:
         known, turns = [*METHODS, *self.variants], measure.kind == INTERLEAVED
         if turns:  # those whose members may be on one card in turns
-            known = [*PLAIN, *(name for name in known if family_of(name) == "mps")]
+            known = [n for n in (ALONE, *known) if n in PLAIN or family_of(n) == "mps"]
             if measure.drop_s >= measure.slice_s:
                 said = f"{measure.drop_s:g} s of slices of {measure.slice_s:g} s leave nothing"
                 yield f".measure.drop_s: {said}"
