@@ -4,6 +4,7 @@ In a round every case runs once as the conductor's cell and once as the bare loo
 of processes under the same method, with the same member specs (cores, threads, input, precision).
 `--sampler` instead runs one long cell of each case and stops its sampler (SIGSTOP) for two of four
 segments, in palindromes, so that what drifts evenly cancels. No rate passes or fails.
+`graph-speeds` tells why a CUDA graph has two speeds (bench/graph_speeds.py).
 """
 
 import argparse
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
@@ -36,6 +38,7 @@ CUDA_CASES = {
     f"{method}{n}": ("resnet26_cifar10_b128", "bf16_autograd", method, n)
     for method, n in (("naive", 1), ("naive", 7), ("mps", 7), ("mps", 16))
 }
+GRAPH = ("resnet26_cifar10_b128", "graph", "naive", 1)
 CPU_CASES = {f"naive{n}": ("tiny_resnet_digits_b32", "paper_step", "naive", n) for n in (1, 2)}
 SAMPLER = "workflow.collocation.telemetry.sampler"
 CORES_FOR = 16  # each member has the cores of a set of so many
@@ -87,9 +90,9 @@ def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
     return record
 
 
-def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
-    """Samples/s of the bare loop with the same specs and method, which has to be in force."""
-    dataset = json.loads(ready.read_text(encoding="utf-8"))
+@contextmanager
+def entered(cell: Cell, dataset: dict, device, folder: Path) -> Iterator[tuple]:
+    """The cell's method, in force, and the specs of its members."""
     sets, _ = cores.plan_conditions(cell.spec.shares(), numa=device.numa_node if device else None)
     key, where = (device.uuid, "cuda") if device else ("cpu", "cpu")
     with (
@@ -98,7 +101,13 @@ def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
     ):
         environments = [sharing.environment(index) for index in range(cell.n)]
         named = {dataset["dataset"]: dataset}
-        specs = member_specs(cell.spec, where, sets, environments, named, folder)
+        yield sharing, member_specs(cell.spec, where, sets, environments, named, folder)
+
+
+def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
+    """Samples/s of the bare loop with the same specs and method, which has to be in force."""
+    dataset = json.loads(ready.read_text(encoding="utf-8"))
+    with entered(cell, dataset, device, folder) as (sharing, specs):
 
         def witness(said: list[dict]) -> None:
             names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
@@ -175,10 +184,22 @@ def block_ratios(segments: list[tuple[str, int, int]], record: dict, table) -> l
     return ratios
 
 
+def graph_speeds(devices: list, rounds: int, output: Path) -> None:
+    """The runs of bench.graph_speeds on the first GPU, with random images."""
+    from bench.graph_speeds import measure
+
+    cell, (gpu, other, *_) = cell_of(GRAPH, 1.0), [*(each.uuid for each in devices), "-1"]
+    dataset = {"dataset": cell.spec.members[0].job.dataset, "path": ""}
+    with tempfile.TemporaryDirectory() as name:
+        with entered(cell, dataset, devices[0], Path(name)) as (_, [spec]):
+            measure(spec, gpu, other, rounds, output)
+
+
 def main(argv: list[str] | None = None) -> int:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m bench", description=__doc__, formatter_class=layout)
-    device = next(iter(find_devices(load_config({}).gpu)[0]), None)
+    devices, why = find_devices(load_config({}).gpu)
+    device = next(iter(devices), None)
     known = CUDA_CASES if device else CPU_CASES
     add = parser.add_argument
     add("--case", nargs="+", choices=known, default=list(known), help=f"of {', '.join(known)}")
@@ -186,7 +207,14 @@ def main(argv: list[str] | None = None) -> int:
     add("--seconds", type=float, default=3.0, help="window of each run (3)")
     add("--sampler", type=int, metavar="BLOCKS", help="the sampler's cost instead, by so many")
     add("--data", type=Path, default=Path("data"))
+    add("--output", type=Path, default=Path("graph_speeds.json"), help="of graph-speeds")
+    add("other", nargs="?", choices=["graph-speeds"], help="why a CUDA graph has two speeds")
     args = parser.parse_args(argv)
+    if args.other and not device:
+        sys.exit(f"bench: graph-speeds needs a GPU: {why}")
+    if args.other:
+        graph_speeds(devices, args.pairs, args.output)
+        return 0
     seconds = len(ORDER) * SEGMENT_S * (args.sampler + 1) if args.sampler else args.seconds
     for name in args.case:
         cell = cell_of(known[name], seconds)

@@ -1,0 +1,120 @@
+"""`make bench BENCH=graph-speeds`: what gives a CUDA graph alone its two speeds (docs/results.md).
+
+Each run is a fresh process that replays a captured training step, and measures its rate before and
+after each event of its condition. Conditions take turns, in reversed order every other round. Rates
+of the last round, which has torch's profiler, do not count. Of NVML the clock is read.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pynvml
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from models.graph import GraphedStep
+from models.inputs import ResidentImages
+from models.jobs.vision import VisionJob
+from models.process import set_up
+
+OPEN = """import ctypes, sys
+cuda, made = ctypes.CDLL("libcuda.so.1"), ctypes.byref(ctypes.c_void_p())
+sys.exit(cuda.cuInit(0) or (sys.argv[1:] and cuda.cuDevicePrimaryCtxRetain(made, 0)) or 0)"""
+# Event → a second process, which sleeps; initialises CUDA; makes a context; the same where another
+# GPU or none is visible; launches something as well. "module": a new kernel in the first process.
+SECOND = {"sleep": ["-c", "import time; time.sleep(1)"], "init": ["-c", OPEN]}
+SECOND |= dict.fromkeys(("context", "hidden"), ["-c", OPEN, "context"])
+SECOND |= {"work": ["-m", "workflow.collocation.gpu.second_context"]}
+# How CUDA loads kernels in the first process, and the events in order.
+CONDITIONS = ["LAZY sleep", "LAZY work module", "LAZY module", "LAZY context", "LAZY hidden"]
+CONDITIONS += ["LAZY init", "EAGER sleep", "EAGER work"]
+PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry one() { ret; }\n\0"
+
+
+def run(spec: dict, condition: str, gpu: str, other: str, profiled: bool) -> list[dict]:
+    """One process: for each event what is measured before the first, and after it."""
+    loading, *events = condition.split()  # CUDA reads the environment when it is initialised
+    os.environ |= {"CUDA_MODULE_LOADING": loading, "TEARDOWN_CUPTI": "0"} | spec["environment"]
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+    device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
+    images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)
+    arrays = {"images": images, "labels": labels}
+    graph = GraphedStep(VisionJob(spec, device), ResidentImages(arrays, spec, device), device)
+
+    def steps(n: int) -> dict:
+        began = time.monotonic()
+        for _ in range(n):
+            graph.step(graph.batch(next(numbers)))
+        clock = pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM)
+        torch.cuda.synchronize()
+        return {"rate": n / (time.monotonic() - began), "mhz": clock}
+
+    def kernels(n: int) -> dict:
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            steps(n)
+        cuda = (e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA)
+        starts, ends = np.array(sorted((e.time_range.start, e.time_range.end) for e in cuda)).T
+        gaps = np.maximum(starts[1:] - ends[:-1], 0)
+        return {"kernel_us": (ends - starts).mean(), "gap_us": gaps.mean()}
+
+    def measured() -> dict:
+        return steps(int(2 * steps(50)["rate"])) | (kernels(20) if profiled else {})  # 2 s
+
+    if profiled:
+        kernels(1)  # kernels of a graph that was captured before the profiler began may not show
+    steps(graph.first_steps + 200)
+    rows, first = [], {f"before_{name}": value for name, value in measured().items()}
+    for event in events:
+        if event == "module":
+            cuda, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+            code = cuda.cuModuleLoadData(ctypes.byref(module), PTX)
+            code = code or cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"one")
+            code = code or cuda.cuLaunchKernel(kernel, *[1] * 6, 0, None, None, None)
+        else:
+            where = {"CUDA_VISIBLE_DEVICES": other} if event == "hidden" else {}
+            second = subprocess.Popen([sys.executable, *SECOND[event]], env=os.environ | where)
+            while second.poll() is None:
+                steps(50)
+            code = 0 if where else second.returncode  # where no GPU is visible there is no context
+        if code:
+            raise RuntimeError(f"{event}: error {code}")
+        about = {"condition": condition, "event": event, "profiled": profiled}
+        rows.append(about | first | measured())
+    return rows
+
+
+def table(rows: list[dict]) -> pd.DataFrame:
+    """For each event the rate before, the ratios of the rate after to it, clocks and kernels."""
+    found, by = pd.DataFrame(rows), ["condition", "event"]
+    found = found.assign(ratio=found["rate"] / found["before_rate"])
+    seen = found[found["profiled"]].groupby(by).mean(numeric_only=True).filter(like="_us")
+    counted = found[~found["profiled"]].groupby(by, sort=False)
+    ratios = counted["ratio"].agg(["size", "mean", "min", "max"])
+    rates = counted[["before_rate", "before_mhz", "mhz"]].mean()
+    return rates.join(ratios).join(seen).round(3)
+
+
+def measure(spec: dict, gpu: str, other: str, rounds: int, output: Path) -> None:
+    """All runs, and what they tell; spec: of a member; gpu, other: UUIDs, "-1" for none."""
+    rows = []
+    for number in range(rounds + 1):
+        for condition in CONDITIONS[:: 1 - 2 * (number % 2)]:
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                told = (spec, condition, gpu, other, number == rounds)
+                try:
+                    rows += pool.submit(run, *told).result()
+                except Exception as error:  # the other runs are made all the same
+                    print(f"{condition}: {error}", file=sys.stderr)
+            output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    print(table(rows).to_string() if rows else "no run succeeded")
