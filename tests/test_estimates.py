@@ -61,7 +61,7 @@ def told(e):
 
 def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
-    # RICH has one way of writing, no interleaved cell, no set on streams; predictions are made later.
+    # RICH has one way of writing, no interleaved cell, no set on streams; predictions come later.
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     assert missing == {"claim", "bench", *rewritten, "aa", "stp_predicted"}
     assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
