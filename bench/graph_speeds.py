@@ -117,4 +117,4 @@ def measure(spec: dict, gpu: str, other: str, rounds: int, output: Path) -> None
                 except Exception as error:  # the other runs are made all the same
                     print(f"{condition}: {error}", file=sys.stderr)
             output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    print(table(rows).to_string() if rows else "no run succeeded")
+    print(table(rows).to_string()) if rows else sys.exit("no run succeeded")

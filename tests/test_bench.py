@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
+from bench.graph_speeds import table  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +34,28 @@ def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys):
     said = capsys.readouterr().out.splitlines()[-1]
     loss, low, high, pairs = map(float, re.findall(r"-?[\d.]+", said))
     assert low < loss < high and pairs == 2
+
+
+def test_graph_speeds_need_a_gpu_and_tell_the_ratio_at_each_event():
+    with pytest.raises(SystemExit, match="graph-speeds needs a GPU: none here"):
+        bench.main(["graph-speeds"])
+    with pytest.raises(SystemExit) as raised:
+        bench.main(["graph-slowness"])
+    assert raised.value.code == 2
+    rows = [
+        {"condition": "LAZY work module", "event": event, "profiled": seen, "rate": rate}
+        | {"before_rate": 450, "before_mhz": 1980, "mhz": 1980}
+        | ({"before_gap_us": 1.6, "gap_us": 1.2} if seen else {})
+        for event in ("work", "module")
+        for seen, rate in ((False, 495), (False, 477), (True, 450))
+    ]
+    told = table(rows)
+    assert list(told.index) == [("LAZY work module", "work"), ("LAZY work module", "module")]
+    assert [tuple(row) for row in told[["size", "min", "mean", "max"]].values] == [
+        (2, 1.06, 1.08, 1.1)
+    ] * 2
+    assert list(told["gap_us"]) == [1.2, 1.2] and "before_gap_us" in told
+    assert "gap_us" not in table([each for each in rows if not each["profiled"]])
 
 
 @pytest.mark.parametrize("step_ms", [3, 120])
