@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis import estimates as table
 from analysis.estimates import BOTH, INTERVAL, MEASURED, RANGE, Row
+from analysis.gract_lines import AT
 from analysis.quantities import LOG, QUANTITIES
 from workflow.collocation.spec.names import INTERLEAVED
 
@@ -58,6 +59,7 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
     if len(e.replicates):
         kind = "geometric mean of" if known.scale == LOG else "mean of"
         kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
+        kind = "a line through the logs of" if e.quantity.endswith(AT) else kind
         lines.append(f"  {kind}:")
     hosts = {r["cell"]: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
     for r in e.replicates:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import claims, estimates, predict, reported, rules, runs, study
+from analysis import claims, estimates, gract_lines, predict, reported, rules, runs, study
 from analysis.derived import derived
 from analysis.estimates import INTERVAL, NONE
 from analysis.intervals import by_host, over_hosts
@@ -89,7 +89,7 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFra
     found = [build(runs.read(folder / "runs.parquet"), plan, reported.work(values))]
     printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
     found += [printed.drop_duplicates("id"), estimates.combined([pd.DataFrame(benches(folder))])]
-    for more in (predict.scored, partial(claims.verdicts, criteria)):
+    for more in (predict.scored, gract_lines.read, partial(claims.verdicts, criteria)):
         numbers = pd.concat(found, ignore_index=True)
         found.append(estimates.combined([pd.DataFrame(more(estimates.ordered(numbers)))]))
     return pd.concat(found, ignore_index=True)

@@ -16,6 +16,7 @@ from scipy import stats
 
 from analysis import estimates, explain, publish, runs
 from analysis.formulas import makespan
+from analysis.gract_lines import AT, READ
 from analysis.intervals import interval
 from analysis.quantities import LOG, QUANTITIES, SHARE
 from analysis.records.schema import SCHEMA
@@ -61,9 +62,11 @@ def told(e):
 
 def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
-    # RICH has one way of writing, no interleaved cell, no set on streams; predictions come later.
+    # RICH has one way of writing, no interleaved cell, no set on streams; predictions and lines
+    # are made later.
+    lines = {name + AT for name in READ}
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
-    assert missing == {"claim", "bench", *rewritten, "aa", "stp_predicted"}
+    assert missing == {"claim", "bench", *rewritten, "aa", "stp_predicted", *lines}
     assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
     place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many
     assert f"stp_over_2:3x_{place}" in rich and f"stp_over_2:2x_{place}" not in rich

@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from analysis import estimates as table
+from analysis import gract_lines
 from analysis.__main__ import main as analysis
 from analysis.figures import INDEX, registered, style
-from tests.handmade import Estimate, rows_of, written
+from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
 
@@ -21,27 +22,28 @@ JOBS = [
     Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0),
 ]
 ALL = {"gain_against_slowdown", "gaps_and_overlap", "memory", "mixes", "mps_over_separate"}
-ALL |= {"rate_against_n", "repeatability", "reported_against_measured", "where_to_share"}
+ALL |= {"rate_against_n", "repeatability", "gain_against_gract", "where_to_share"}
 
 
 def a_study(**changes) -> list:
     design = {"counts": (2, 3, 7), "mixes": (MIX,), "methods": ("naive", "mps", "mig")}
     found = rows_of(Design(JOBS, **design | {"hosts": 2, "replicates": 3} | changes))
-    for n, gain in ((2, 1.9), (7, 3.0)):
-        at = {"scenario": f"{n}x_{SMALL_JOB}", "implementation": "paper_step", "method": "naive"}
-        found.append(Estimate("stp", **at, source="SUIT25", value=gain, n=1))
-    return found
+    paper = {"implementation": "paper_step", "method": "naive", "n": 1}
+    for quantity, n, value in (("stp", 2, 1.9), ("stp", 7, 3.0), ("gract", 1, 0.43)):
+        at = {"scenario": f"{n}x_{SMALL_JOB}", "source": "LEC22"} | paper
+        found.append(Estimate(quantity, **at, value=value))
+    return found + [Estimate(**row) for row in gract_lines.read(frame(found))]
 
 
 STUDIES = {
     "whole": (a_study(), ALL),
     "one machine, once": (
         a_study(hosts=1, replicates=1, mixes=()),
-        ALL - {"repeatability", "mixes"},
+        ALL - {"repeatability", "mixes", "gain_against_gract"},
     ),
     "CPU": (
         cpu(a_study(hosts=1, methods=("naive",))),
-        ALL - {"gaps_and_overlap", "memory", "mps_over_separate", "where_to_share"},
+        {"gain_against_slowdown", "mixes", "rate_against_n", "repeatability"},
     ),
     "nothing": ([], set()),
 }
@@ -84,7 +86,7 @@ def xy(axes) -> list[tuple[float, float]]:
     [
         ("gain_against_slowdown", "value_beside", "value"),
         ("where_to_share", "smact", "value"),
-        ("reported_against_measured", "value_reported", "value"),
+        ("gain_against_gract", "gract", "value"),
         ("memory", "jobs", "value"),
         ("mps_over_separate", "value", None),
         ("gaps_and_overlap", "value", None),

@@ -6,42 +6,51 @@ import numpy as np
 import pandas as pd
 
 from analysis import estimates as table
-from analysis import labels
+from analysis import gract_lines, labels
 from analysis.figures import Drawing, figure, select, style
-
-SOURCES = {"SUIT25": "full", "LEC22": "none"}  # the newer one first, with the fill of its marks
+from workflow.collocation.spec.names import parse_scenario
 
 
 @figure(
-    "Throughput gains (STP) that the paper's authors report of an A100, and those measured here. "
-    "Filled: a talk of 2025 (SUIT25), open: a lecture of 2022 (LEC22). On the line both agree."
+    "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
+    "alone, which differs between hosts. Small marks: one cell each. Lines: least squares. Large "
+    "marks: the lines at the paper's GRACT, with their 95 % interval. Crosses: the paper's numbers."
 )
-def reported_against_measured(estimates: pd.DataFrame) -> Drawing | None:
-    """A mark for each set that both have, in the colour of its method."""
-    ours = select.sets(select.copies(estimates, "stp"))
-    theirs = pd.concat([select.copies(estimates, "stp", source=source) for source in SOURCES])
-    theirs = theirs.drop_duplicates(select.PLACE)
-    both = ours.merge(theirs[[*select.PLACE, "value", "source"]], on=select.PLACE,
-                      suffixes=("", "_reported"))  # fmt: skip
-    if both.empty:
+def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
+    """A panel for each job, a line for each set."""
+    cells, papers = gract_lines.points(estimates), gract_lines.papers(estimates)
+    shown = table.of(estimates, "stp" + gract_lines.AT)
+    shown = shown.assign(workload=[parse_scenario(s).family for s in shown["scenario"]])
+    if shown.empty:
         return None
-    drawn, axes = style.panel(3.8)
-    for (method, source), own in both.groupby(["method", "source_reported"]):
-        look = style.look(method)
-        style.points(axes, own["value_reported"], own, fillstyle=SOURCES[source], **look)
-    for method in dict.fromkeys(both["method"]):
-        axes.plot([], [], linestyle="", label=labels.method(method), **style.look(method))
-    for e in select.largest(both, ["workload", "method"]).itertuples():
-        text = f"{e.jobs} {labels.job(e.workload)}"
-        style.end(axes, e.value_reported, e.value, text, labels.colour(e.method))
-    axes.set(xlabel="reported throughput gain (STP)", ylabel="measured here")
-    style.ratios(axes, "x", "y", line=False)
-    axes.axline((1, 1), (2, 2), color=style.PALE, linewidth=0.9, zorder=0)
-    axes.legend(loc="lower right")
-    higher = int((both["low"].fillna(both["value"]) > both["value_reported"]).sum())
-    lower = int((both["high"].fillna(both["value"]) < both["value_reported"]).sum())
-    title = f"Of {len(both)} reported gains, {higher} are higher here, {lower} lower"
-    return Drawing(title, both, drawn)
+    shown = shown.assign(gract=[papers[name].value for name in shown["workload"]])
+    of = dict(list(cells[cells["quantity"] == "stp"].groupby(["scenario", "method"])))
+    jobs = list(dict.fromkeys(shown["workload"]))
+    drawn, panels = style.panels(1, len(jobs), 3.6)
+    theirs, off = estimates[(estimates["source"] != table.MEASURED)], 0.0
+    for e in shown.itertuples():
+        axes, own, look = (
+            panels[jobs.index(e.workload)],
+            of[e.scenario, e.method],
+            style.look(e.method),
+        )
+        axes.plot(own["gract"], own["value"], linestyle="", **look | {"markersize": 2})
+        ends = np.geomspace(min(own["gract"].min(), e.gract), max(own["gract"].max(), e.gract))
+        middle = gract_lines.line(own["gract"], own["value"], ends)[0]
+        axes.plot(ends, middle, color=look["color"], linewidth=0.8, alpha=0.6)
+        style.points(axes, [e.gract], shown.loc[[e.Index]], **look)
+        style.end(axes, ends[-1], e.value, f"{e.jobs} {labels.method(e.method)}", look["color"])
+        paper = theirs[(theirs["quantity"] == "stp") & (theirs["scenario"] == e.scenario)]
+        paper = paper.loc[paper["method"] == e.method, "value"].iloc[0]
+        axes.plot(e.gract, paper, "x", color=look["color"], markersize=7)
+        off = max(off, abs(e.value / paper - 1))
+    for axes, name in zip(panels, jobs, strict=True):
+        axes.set(title=labels.job(name), xlabel="GRACT of one job alone")
+        style.ratios(axes, "x", "y", line=False)
+        style.percent(axes)
+    panels[0].set_ylabel("throughput gain (STP)")
+    title = f"At the paper's GRACT, gains are within {100 * off:.0f} % of the paper's"
+    return Drawing(title, shown, drawn)
 
 
 @figure(

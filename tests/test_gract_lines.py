@@ -1,0 +1,72 @@
+"""Lines in GRACT alone: simulated hosts of different speeds, with a known gain at the paper's."""
+
+import pytest
+
+from analysis import estimates, gract_lines
+from analysis.__main__ import main as analysis
+from analysis.estimates import by_id
+from tests.handmade import built, frame, number, written
+from tests.simulator import Design, Job, Noise, simulate
+
+JOB, AT = "resnet26_cifar10_b32", 0.43
+SEVEN = f"7x_{JOB}"
+PAPER = [number("gract", f"1x_{JOB}", "naive", value=AT, source="LEC22")]
+PAPER += [number("stp", SEVEN, method, value=3.0, source="SUIT25") for method in ("naive", "mps")]
+
+
+def study(seed, job=None, **design):
+    """A job whose sets of seven fill the GPU: STP is S / GRACT alone, whatever the host does."""
+    job = job or Job(JOB, 2500, 0.35)
+    made = built(simulate(Design([job], **{"counts": (2, 7), "hosts": 4} | design), seed))
+    return [e._asdict() for e in by_id(made).values()]
+
+
+def read(rows):
+    found = {(e["quantity"], e["scenario"], e["method"]): e for e in gract_lines.read(frame(rows))}
+    return {key: e for key, e in found.items() if key[1] == SEVEN}
+
+
+def test_the_line_covers_the_true_gain_at_the_papers_gract():
+    truth = {("stp", "naive"): 0.92 / AT, ("stp", "mps"): 1.6 / AT, ("antt", "mps"): 7 * AT / 1.6}
+    truth[("rate_over_naive", "mps")] = 1.6 / 0.92
+    inside, width = [], []
+    for seed in range(25):
+        found = read([*study(seed), *PAPER])
+        for (quantity, method), value in truth.items():
+            e = found[quantity + gract_lines.AT, SEVEN, method]
+            inside.append(e["low"] <= value <= e["high"])
+            width.append(e["high"] / e["low"] - 1)
+            assert (e["n"], e["hosts"], len(e["replicates"])) == (20, 4, 20)
+            assert e["value"] == pytest.approx(value, rel=0.1)
+    assert sum(inside) / len(inside) >= 0.88 and max(width) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        (lambda: [*study(1), *PAPER], True),
+        (lambda: study(1), False),  # the paper has no such job
+        (lambda: [*study(1), PAPER[0]], False),  # nor such a set
+        (lambda: [*study(1, hosts=1, noise=Noise(host=0, alone=0.01)), *PAPER], False),  # one GRACT
+        (lambda: [*study(1, hosts=4, replicates=1), *PAPER], False),  # four cells
+        (lambda: [*study(1, Job(JOB, 2500, 0.99)), *PAPER], False),  # no gaps to fill
+        # In bf16 its kernels are others; without waiting for each step they are the same.
+        (lambda: [*study(1, Job(JOB, 2500, 0.35, implementations={"bf16": 1.0})), *PAPER], False),
+        (lambda: [*study(1, Job(JOB, 2500, 0.35, implementations={"eager": 1.0})), *PAPER], True),
+    ],
+)
+def test_where_there_is_a_line(rows, lines):
+    assert bool(read(rows())) is lines
+
+
+def test_it_says_whether_it_is_extrapolated_and_which_cells_it_is_through(tmp_path, capsys):
+    for gract, said in ((0.43, False), (0.2, True)):
+        rows = [*study(1, Job(JOB, 2500, gract)), *PAPER]
+        assert ("extrapolated" in read(rows)["stp_at_gract", SEVEN, "naive"]["note"]) is said
+    folder = written(tmp_path / "s", [*rows, *read(rows).values()])
+    some = f"stp_at_gract:{SEVEN}/paper_step/naive"
+    e = estimates.get(estimates.read(folder / "estimates.parquet"), *some.split(":")[:1],
+                      scenario=SEVEN, implementation="paper_step", method="naive")  # fmt: skip
+    assert analysis(["explain", "--folder", str(folder), some]) == 0
+    told = capsys.readouterr().out
+    assert "a line through" in told and all(r["cell"] in told for r in e.replicates)
