@@ -14,19 +14,12 @@ import pandas as pd
 
 from analysis import labels
 from analysis.choose import PARTNER, host_bound, place
-from analysis.estimates import MEASURED, NONE, Row, by_id, identity
+from analysis.estimates import MEASURED, NONE, Row, by_id, get, identity
+from analysis.gract_lines import AT, CELLS
 from analysis.quantities import QUANTITIES
 from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
 from workflow.collocation.spec.names import parse_scenario, scenario_id
 
-_SAID = {
-    Side.SUPPORTS: "yes on",
-    Side.AGAINST: "no on",
-    Side.LEANS: "rather yes, within the interval, on",
-    Side.LEANS_AWAY: "rather no, within the interval, on",
-    Side.RIGHT: "yes by one replicate on",
-    Side.WRONG: "no by one replicate on",
-}
 _DID = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
 
@@ -59,9 +52,9 @@ class CellJudged:
 
     @property
     def said(self) -> str:
-        """`yes on h1, h2; no by one replicate on h3; not comparable on h4`."""
-        on = {side: [h or "all hosts" for h, _, at in self.hosts if at == side] for side in _SAID}
-        parts = [f"{_SAID[side]} {', '.join(hosts)}" for side, hosts in on.items() if hosts]
+        """`yes on h1, h2; rather no on h3; not comparable on h4`."""
+        on = {side: [h or "all hosts" for h, _, at in self.hosts if at == side] for side in Side}
+        parts = [f"{side} on {', '.join(hosts)}" for side, hosts in on.items() if hosts]
         parts += [f"not comparable on {', '.join(self.unlike)}"] * bool(self.unlike)
         return "; ".join(parts)
 
@@ -89,16 +82,13 @@ class NeedJudged:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict, why, and all that it rests on. post_hoc: its rule was changed after
-    data of this study had been seen.
-    """
+    """A claim with its verdict, why, and all that it rests on."""
 
     claim: Claim
     verdict: Verdict
     note: str
     tests: tuple[TestJudged, ...]
     needs: tuple[NeedJudged, ...]
-    post_hoc: bool = False
 
     @property
     def planned(self) -> bool:
@@ -109,28 +99,29 @@ class Judged:
 def judged(rules: Rules, estimates: pd.DataFrame) -> list[Judged]:
     """Every claim with its verdict, in the file's order."""
     judge = _Judge(estimates)
-    began = judge.numbers.get("count:began")
-    new = began and rules.settled and began.value >= rules.settled.timestamp()
-    found = [judge.claim(claim) for claim in rules.claims]
-    return [replace(each, post_hoc=bool(each.claim.changed and not new)) for each in found]
+    return [judge.claim(claim) for claim in rules.claims]
+
+
+def post_hoc(rules: Rules, estimates: pd.DataFrame) -> bool:
+    """True if a cell of the study was measured before the last rule was changed."""
+    began = get(estimates, "count", name="began")
+    settled = rules.settled.timestamp() if rules.settled else math.inf
+    return began is not None and began.value < settled
 
 
 def verdicts(rules: Rules, estimates: pd.DataFrame) -> Iterator[dict]:
-    """Rows of estimates.parquet: one per claim (flag `post_hoc`), and how many claims there are in
-    all, post hoc, and of each verdict.
+    """Rows of estimates.parquet: one per claim, and how many there are in all and of each
+    verdict.
     """
     found = judged(rules, estimates)
     for each in found:
         holding = sum(test.verdict == Verdict.HOLDS for test in each.tests)
         row = {"quantity": "claim", "name": each.claim.id, "value": holding, "n": len(each.tests)}
-        row |= {"flags": "post_hoc" if each.post_hoc else "", "note": each.note}
-        yield row | {"status": each.verdict.value}
-    changed = "claims whose rule was changed after data had been seen"
+        yield row | {"status": each.verdict.value, "note": each.note}
     counts = [("claims", len(found), "claims of the paper")]
-    counts += [("claims_post_hoc", sum(each.post_hoc for each in found), changed)]
     for verdict in Verdict:
         n = sum(each.verdict == verdict for each in found)
-        counts.append((f"claims_{verdict.replace(' ', '_')}", n, f"claims with verdict: {verdict}"))
+        counts.append((f"claims_{verdict.name.lower()}", n, f"claims with verdict: {verdict}"))
     for name, value, note in counts:
         yield {"quantity": "count", "name": name, "value": value, "note": note}
 
@@ -146,24 +137,28 @@ class _Judge:
         self.paper = [e for e in self.numbers.values() if e.source != MEASURED]
 
     def claim(self, claim: Claim) -> Judged:
+        if claim.untestable:
+            return Judged(claim, Verdict.NOT_TESTABLE, claim.untestable, (), ())
         needs = tuple(map(self._need, claim.needs))
         single = [set(need.met) for need in needs if need.met is not None and "" not in need.met]
         like = set.intersection(*single) if single else None
         tests = tuple(self._test(test, like, claim.sources) for test in claim.tests)
         unread = [need.note for need in needs if need.met is None]
-        # What was not measured at all is not testable, whatever else it would need.
-        if not any(cell.ids for test in tests for cell in test.cells):
-            verdict, why = Verdict.NOT_TESTABLE, tests[0].note
-        elif unread:
-            verdict, why = Verdict.NOT_TESTABLE, unread[0]
-        elif like == set():
-            notes = [need.note for need in needs if not need.met] or [n.note for n in needs]
-            verdict, why = Verdict.NOT_COMPARABLE, " ".join(notes)
-        else:
-            verdict = all_of([test.verdict for test in tests])
-            why = next(test.note for test in tests if test.verdict == verdict)
-            if verdict == Verdict.NOT_COMPARABLE:
+        verdict = all_of([test.verdict for test in tests])
+        why = next(test.note for test in tests if test.verdict == verdict)
+        # What was not measured at all says so, whatever else it would need.
+        if any(cell.ids for test in tests for cell in test.cells):
+            if unread:
+                verdict, why = Verdict.NOT_TESTABLE, unread[0]
+            elif like == set():
+                notes = [need.note for need in needs if not need.met] or [n.note for n in needs]
+                verdict, why = Verdict.NOT_TESTABLE, " ".join(notes)
+            elif verdict == Verdict.NOT_TESTABLE:
                 why = " ".join([*(need.note for need in needs), why])
+        if verdict == Verdict.NOT_TESTABLE and claim.of_mig:
+            why = f"Needs MIG. {why}"
+        if verdict == Verdict.HOLDS and any(t.quantity.endswith(AT) for t in claim.tests):
+            verdict = Verdict.AGREES
         return Judged(claim, verdict, why, tests, needs)
 
     def _get(self, quantity: str, cell: CellJudged, window: str = "", job: str = "") -> Row | None:
@@ -186,7 +181,7 @@ class _Judge:
         if e is None:
             return NeedJudged(need, None, f"{what} was not read, and must be {need.rule}.")
         points = self._points(e)
-        met = tuple(point.host for point in points if need.admits(point.value))
+        met = tuple(point.host for point in points if need.admits(point))
         on = "on no host" if not met else f"on {', '.join(met)} only"
         met_on = "" if "" in met else f" That is so {on}." if len(met) < len(points) else ""
         note = f"{what} is {labels.span(e)}, and the comparison needs it {need.rule}.{met_on}"
@@ -200,42 +195,36 @@ class _Judge:
 
     def _test(self, test: Test, like: set[str] | None, sources: Sequence[str]) -> TestJudged:
         """like: hosts on which our cells are comparable; None: all of them."""
-        cells, unread = self._cells(test)
-        quantity = "outcome" if test.fits else test.quantity
+        quantity = "outcome" if test.fits else test.quantity.removesuffix(AT)
         cells = [
             replace(
                 self._fit(test, cell) if test.fits else self._cell(test, cell, like),
                 reported=self._reported(quantity, cell, test.job, sources),
             )
-            for cell in cells
+            for cell in self._cells(test)
         ]
         if not (test.jobs or test.mix):
             cells = [cell for cell in cells if cell.ids]
-        missing = unread or not cells
-        verdict = all_of([cell.verdict for cell in cells] + [Verdict.NOT_TESTABLE] * bool(missing))
-        return self._told(test, verdict, cells, unread)
+        verdict = all_of([cell.verdict for cell in cells] or [Verdict.NOT_TESTABLE])
+        return self._told(test, verdict, cells)
 
-    def _cells(self, test: Test) -> tuple[list[CellJudged], list[str]]:
-        """The cells of a test, and which readings of `where` are missing. Of a test on memory that
-        names no set: every set of the study, written in any way.
-        """
-        if not (test.jobs or test.mix):
-            every = (CellJudged(e.scenario, e.implementation, e.method) for e in self.outcomes)
-            return [cell for cell in every if cell.method in test.methods], []
-        mixes, unread = [test.mix] if test.mix else [], []
-        for job in test.jobs:
-            if test.where:
-                quantity = test.where.quantity
-                alone = self._get(quantity, CellJudged(f"1x_{job}", test.implementation, "naive"))
-                if alone is None:
-                    unread.append(f"{_title(quantity)} for {labels.job(job)} alone")
-                if alone is None or not test.where.admits(alone.value):
-                    continue
-            mixes += [{job: count} for count in test.counts]
-        scenarios = [self._scenario(mix, test) for mix in mixes]
-        return [
-            CellJudged(s, test.implementation, m) for s in scenarios for m in test.methods
-        ], unread
+    def _cells(self, test: Test) -> list[CellJudged]:
+        """The cells of a test; of one that names no jobs, of every job and implementation."""
+        if test.jobs or test.mix:
+            mixes = [test.mix] if test.mix else [{j: n} for j in test.jobs for n in test.counts]
+            scenarios = [self._scenario(mix, test) for mix in mixes]
+            return [CellJudged(s, test.implementation, m) for s in scenarios for m in test.methods]
+        found = []
+        for e in self.outcomes:
+            parsed = parse_scenario(e.scenario)
+            copies = not parsed.mixed and not parsed.variant and parsed.n in test.counts
+            if e.method not in test.methods or not (test.fits or copies):
+                continue
+            one = CellJudged(f"1x_{parsed.family}", e.implementation, "naive")
+            alone = self._get(test.where.quantity, one) if test.where else None
+            if not test.where or (alone and test.where.admits(alone)):
+                found.append(CellJudged(e.scenario, e.implementation, e.method))
+        return found
 
     def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
         e = self._get(test.quantity, cell, test.window, test.job)
@@ -248,7 +237,8 @@ class _Judge:
         shown = points[0] if unlike and len(points) == 1 else e
         cell = replace(cell, ids=(shown.id,), unlike=unlike)
         if not points:
-            return replace(cell, verdict=Verdict.NOT_COMPARABLE)
+            note = f"{cell.label} on a host like the paper's"
+            return replace(cell, note=note)
         # Where its interval is too narrow, a number is but a point.
         sure = [p._replace(spread=NONE) if host_bound(self.numbers, p) else p for p in points]
         hosts = tuple((p.host, p.id, test.side(p)) for p in sure)
@@ -284,7 +274,7 @@ class _Judge:
 
     def _absent(self, quantity: str, cell: CellJudged) -> CellJudged:
         """Why there is no number: what became of its cell, or of the one it is held against."""
-        for method in filter(None, (cell.method, PARTNER.get(quantity))):
+        for method in filter(None, (cell.method, PARTNER.get(quantity.removesuffix(AT)))):
             asked = replace(cell, method=method)
             outcome = self._get("outcome", asked)
             if outcome is None:
@@ -293,11 +283,10 @@ class _Judge:
                 reason = outcome.note.split(";")[0].split(". ")[0]
                 why = ": ".join(filter(None, (labels.status(outcome.status), reason)))
                 return replace(cell, note=f"{asked.label} ({why})")
-        return replace(cell, note=f"{_title(quantity)} for {cell.label}")
+        few = f" (fewer than {CELLS} cells, or hosts too alike)" * quantity.endswith(AT)
+        return replace(cell, note=f"{_title(quantity)} for {cell.label}{few}")
 
-    def _told(
-        self, test: Test, verdict: Verdict, cells: list[CellJudged], unread: list[str]
-    ) -> TestJudged:
+    def _told(self, test: Test, verdict: Verdict, cells: list[CellJudged]) -> TestJudged:
         """With the verdict's reason in one sentence, by the first cell that decides it."""
 
         def value(cell: CellJudged) -> float:
@@ -305,7 +294,7 @@ class _Judge:
 
         deciding = [cell for cell in cells if cell.verdict == verdict]
         if verdict == Verdict.NOT_TESTABLE:
-            absent = [cell.note for cell in deciding] + unread
+            absent = [cell.note for cell in deciding]
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
             why = f"Not measured: {absent[0]}{more}." if absent else "There is no such set or job."
         elif test.fits and verdict == Verdict.CONTRADICTED:
@@ -314,8 +303,6 @@ class _Judge:
             verdict, why = Verdict.NOT_TESTABLE, "No set measured needs more memory than there is."
         elif test.fits:
             why = f"All {len(cells)} sets do so, those that exceed the card among them."
-        elif verdict == Verdict.NOT_COMPARABLE:
-            why = f"{deciding[0].label} was not measured on such a host."
         else:
             if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the one that speaks for it least
                 deciding.sort(key=value, reverse=test.below is not None)

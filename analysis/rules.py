@@ -19,52 +19,56 @@ from pydantic import (
     model_validator,
 )
 
-from analysis.estimates import INTERVAL, Row
+from analysis.estimates import INTERVAL, NONE, Row
 from analysis.quantities import QUANTITIES
 from analysis.reported import SOURCES
-from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, METHODS, PAPER_IMPLEMENTATION
+from workflow.collocation.spec.names import (
+    AFTER,
+    BEFORE,
+    COMPLETION,
+    METHODS,
+    PAPER_IMPLEMENTATION,
+    family_of,
+)
 
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
 Count = Annotated[StrictInt, Field(ge=1)]
 
 
 class Side(StrEnum):
-    """Where one host's number lies: an interval can decide a test, a single point cannot."""
+    """Where one host's number lies: an interval can decide a test, its middle or a point cannot."""
 
-    SUPPORTS = "supports"
-    AGAINST = "speaks against"
-    RIGHT = "one replicate, on the claim's side"
-    WRONG = "one replicate, on the other side"
-    LEANS = "interval includes the bound, its middle on the claim's side"
-    LEANS_AWAY = "interval includes the bound, its middle on the other side"
+    SUPPORTS = "yes"
+    AGAINST = "no"
+    RIGHT = "rather yes"
+    WRONG = "rather no"
 
 
 class Verdict(StrEnum):
-    """Of a cell, a test, a claim."""
+    """Of a cell, a test, a claim; AGREES only of a claim."""
 
     HOLDS = "holds"
-    DEPENDS = "depends on the host"
+    AGREES = "agrees at the paper's GRACT"
     CONTRADICTED = "contradicted"
-    NOT_COMPARABLE = "not comparable"
-    NOT_TESTABLE = "not testable"
+    DEPENDS = "depends on the host"
     IMPRECISE = "too imprecise"
+    NOT_TESTABLE = "not testable"
 
 
 def over_hosts(sides: Sequence[Side]) -> Verdict:
     """Of one cell: intervals decide, and any host on the other side keeps them from it."""
     if Side.SUPPORTS in sides and Side.AGAINST in sides:
         return Verdict.DEPENDS
-    if Side.SUPPORTS in sides and not {Side.WRONG, Side.LEANS_AWAY} & set(sides):
+    if Side.SUPPORTS in sides and Side.WRONG not in sides:
         return Verdict.HOLDS
-    if Side.AGAINST in sides and not {Side.RIGHT, Side.LEANS} & set(sides):
+    if Side.AGAINST in sides and Side.RIGHT not in sides:
         return Verdict.CONTRADICTED
     return Verdict.IMPRECISE
 
 
 def all_of(parts: Sequence[Verdict]) -> Verdict:
     """Of parts that must all hold: the first of these verdicts that one of them has."""
-    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.NOT_COMPARABLE)
-    worst += (Verdict.DEPENDS, Verdict.IMPRECISE)
+    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.DEPENDS, Verdict.IMPRECISE)
     return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
 
 
@@ -80,12 +84,15 @@ class Bounds(_Strict):
     below: float | None = None
     at_least: float | None = None
 
-    def admits(self, value: float) -> bool:
-        """True if a value lies on the right side of each bound."""
+    def admits(self, e: Row) -> bool:
+        """True if a number, with all of its interval or range, is on the right side of each bound;
+        such a reading decides what is comparable, so it must be sure.
+        """
+        low, high = (e.low, e.high) if e.spread != NONE else (e.value, e.value)
         return (
-            (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-            and (self.at_least is None or value >= self.at_least)
+            (self.above is None or low > self.above)
+            and (self.below is None or high < self.below)
+            and (self.at_least is None or low >= self.at_least)
         )
 
     @property
@@ -118,7 +125,9 @@ class Need(_Place):
 
 
 class Test(_Place):
-    """One quantity of some cells against one bound."""
+    """One quantity of some cells against one bound. Without jobs and mix: of all jobs measured, in
+    any implementation; `where` picks these by a reading of the job alone.
+    """
 
     __test__ = False  # no test of pytest's
     methods: list[Method] = Field(min_length=1)
@@ -133,9 +142,11 @@ class Test(_Place):
         bounds = (self.above, self.below, self.within, self.fits)
         if sum(bound is not None for bound in bounds) != 1 or self.at_least is not None:
             raise ValueError("give one of above, below, within, fits")
-        sets = bool(self.jobs) + bool(self.mix)  # memory may be tested of all sets
-        if bool(self.jobs) != bool(self.counts) or sets not in (1, 1 - bool(self.fits)):
-            raise ValueError("give jobs with counts, or a mix")
+        named = self.mix or self.counts or (self.fits and not self.jobs)  # memory: of all sets
+        if not named or (self.mix and (self.jobs or self.counts)):
+            raise ValueError("give jobs with counts, or counts of all jobs, or a mix")
+        if self.where and (self.jobs or self.mix):
+            raise ValueError("where is of all jobs measured: name none")
         return self
 
     @property
@@ -151,34 +162,40 @@ class Test(_Place):
         most = inf if self.below is None else self.below
         least, most = self.within or (least, most)
         inside, outside = least < low and high < most, high < least or low > most
-        middle = least < e.value < most
-        if e.spread != INTERVAL:
-            return Side.RIGHT if middle else Side.WRONG
-        if inside or outside:
+        if e.spread == INTERVAL and (inside or outside):
             return Side.SUPPORTS if inside else Side.AGAINST
-        return Side.LEANS if middle else Side.LEANS_AWAY
-
-
-class Changed(_Strict):
-    """That a rule was changed after data had been seen: the old rule's verdict, and why."""
-
-    before: str
-    why: str
+        return Side.RIGHT if least < e.value < most else Side.WRONG
 
 
 class Claim(_Strict):
+    """untestable: why no data that a study measures could contradict it, in place of tests."""
+
     id: str = Field(pattern=r"^C\d+[a-z]?$")
     text: str
     note: str = ""
     sources: list[Literal[tuple(SOURCES)]] = []
-    changed: Changed | None = None
     needs: list[Need] = []
-    tests: list[Test] = Field(min_length=1)
+    tests: list[Test] = []
+    untestable: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self):
+        if bool(self.tests) == bool(self.untestable):
+            raise ValueError("give tests, or why it is untestable")
+        return self
+
+    @property
+    def of_mig(self) -> bool:
+        """True if a test of it needs MIG."""
+        used = [
+            name for t in self.tests for name in (t.quantity.removeprefix("rate_over_"), *t.methods)
+        ]
+        return "mig" in map(family_of, used)
 
 
 class Rules(_Strict):
     """The file: `names` only holds what its anchors point to. settled: when the last rule was
-    changed; without it every changed rule is post hoc.
+    changed.
     """
 
     names: dict[str, Any] = {}

@@ -61,10 +61,10 @@ SET = {
 }
 VERDICTS = {
     "holds": "hold",
+    "agrees": "agree at the paper's GRACT",
     "contradicted": "are contradicted",
-    "depends_on_the_host": "depend on the host",
-    "too_imprecise": "cannot be decided with this precision",
-    "not_comparable": "are not comparable",
+    "depends": "depend on the host",
+    "imprecise": "cannot be decided with this precision",
     "not_testable": "are not testable here",
 }
 
@@ -357,7 +357,7 @@ def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
                 paper += f", {theirs.source}"
         rows.append(
             {"claim": f"{each.claim.id}: {each.claim.text}"}
-            | {"verdict": each.verdict + ", post hoc" * each.post_hoc}
+            | {"verdict": each.verdict}
             | {"ours": Number(ours, as_.span), "the paper": paper, "why": each.note}
         )
     return pd.DataFrame(rows)
@@ -372,23 +372,11 @@ def rules(judged: Iterable[Judged]) -> pd.DataFrame:
             remark = "" if number else claim.note
             rows.append([claim.id, test.test.quantity, test.test.rule, test.verdict, remark])
         for need in each.needs:
-            met = "not read" if need.met is None else f"met on {', '.join(need.met) or 'no host'}"
+            on = ", ".join(host or "all hosts" for host in need.met or ())
+            met = "not read" if need.met is None else f"met on {on or 'no host'}"
             quantity = f"needs {need.need.quantity}"
             rows.append([claim.id, quantity, need.need.rule, met, need.note])
     return pd.DataFrame(rows, columns=columns)
-
-
-def changed(judged: Iterable[Judged]) -> pd.DataFrame:
-    """Claims whose rule was changed after data had been seen: both verdicts, and why."""
-    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for each in judged:
-        if change := each.claim.changed:
-            alike[change.why, f"{change.before} → {each.verdict}"].append(each.claim.id)
-    made = [
-        {"claims": ", ".join(ids), "old → new verdict": verdicts, "why": why}
-        for (why, verdicts), ids in alike.items()
-    ]
-    return pd.DataFrame(made)
 
 
 def counted(estimates: pd.DataFrame) -> str:

@@ -48,7 +48,9 @@ class Study:
         self.estimates = estimates.read(folder / "estimates.parquet")
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
-        self.judged = claims.judged(read_rules(rules), self.estimates)
+        self.rules = read_rules(rules)
+        self.judged = claims.judged(self.rules, self.estimates)
+        self.post_hoc = claims.post_hoc(self.rules, self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
         found = sorted(advice.advise(self.estimates), key=_gain)
         self.advice = sorted(found, key=lambda each: implementation_order(each.implementation))
