@@ -18,7 +18,7 @@ from analysis.estimates import MEASURED, NONE, Row, by_id, get, identity
 from analysis.gract_lines import AT, CELLS
 from analysis.quantities import QUANTITIES
 from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
-from workflow.collocation.spec.names import parse_scenario, scenario_id
+from workflow.collocation.spec.names import PAPER_IMPLEMENTATION, parse_scenario, scenario_id
 
 _DID = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
@@ -262,7 +262,7 @@ class _Judge:
         The paper has no variants; what an abstract says has no set.
         """
         ours = _set(cell.scenario)[0]
-        for source in sources:
+        for source in sources if cell.implementation == PAPER_IMPLEMENTATION else ():
             for e in self.paper:
                 if (e.quantity, e.source) != (quantity, source):
                     continue
