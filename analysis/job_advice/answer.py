@@ -19,7 +19,6 @@ METHODS = tuple(ACTIVITY)  # those that can be predicted
 SIMPLER = 0.97  # of the throughput under MPS: separate processes need no daemon
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
 ROOM = 0.95  # of the card's memory
-IDLE = 0.005  # GRACT alone below which nobody computes on the card
 WAITS = 0.5  # GRACT alone below which a job waits for its host for most of the time
 GB = 1e9
 

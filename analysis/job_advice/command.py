@@ -41,8 +41,6 @@ def run(given: Namespace) -> str:
 def _answered(asked: Request, study: Study, as_json: bool) -> str:
     """Measures what is left, decides, and writes advice.json."""
     job = answer.job_of(study.alone())
-    if job.shares.get("gract", 1.0) < answer.IDLE:
-        raise ValueError(f"{asked.title}: trains, and not on the {job.card}, which was idle")
     sets = answer.options(job, asked)
     if not any(each.prediction for each in sets):  # nothing tells which: a few and more
         sets = [each for each in sets if each.n in (2, 4)]

@@ -45,6 +45,7 @@ from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.telemetry.lines import one_line
 
+IDLE = 0.005  # GRACT below which a script computes elsewhere
 TRIES = 4  # at a cell, while others come to the card again and again
 
 
@@ -316,6 +317,15 @@ class Run:
         self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
         self.fields["flags"] += flags
         self.fields["files"] |= files
+        seen = self.fields["telemetry"].windows.values()
+        busy = [
+            share for of in seen if (share := of.entities.get("gpu", {}).get("gract")) is not None
+        ]
+        script = any(member.job.kind == "command" for member in self.spec.members)
+        if script and self.fields["status"] == "completed" and max(busy, default=1) < IDLE:
+            self._ended(
+                "failed", f"trains, and not on the GPU: its GRACT was {max(busy)}", "window"
+            )
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
 
 
