@@ -121,8 +121,16 @@ def plan(spec: CellSpec, card: Card) -> Layout:
     """
     try:
         wanted = _wanted(spec, card)
-        packed = _packed(wanted)
-        if spec.method == "mig_shared" and len(packed) > 1:
+
+        # Largest first, each in a GPU instance of its own, or all in one.
+        def first(index: int) -> tuple:
+            profile, compute = wanted[index]
+            return -profile.size, -profile.slices, -compute
+
+        order, shared = sorted(range(len(wanted)), key=first), spec.method == "mig_shared"
+        packed = [order] if shared else [[index] for index in order]
+        one, *others = {profile for profile, _ in wanted}
+        if shared and (others or sum(slices for _, slices in wanted) > one.slices):
             unfit = f"do not fit in one GPU instance of {card.name}"
             raise Unsupported(f"{_said(wanted, card)} {unfit}")
         profiles = [wanted[inside[0]][0] for inside in packed]
@@ -169,29 +177,6 @@ def _profile(text: str, card: Card) -> Wanted:
         if fits and compute in COMPUTE[slices]:
             return profile, compute
     raise Unsupported(f"{card.name} has no {text}; it has {card.offers}")
-
-
-def _packed(wanted: list[Wanted]) -> list[list[int]]:
-    """GPU instances, largest first, by who is in them; compute instances share one as long as they
-    fit.
-    """
-    found: list[list[int]] = []
-    # Largest first: among the sizes that there are, first fit then takes as few as possible.
-    for index in sorted(range(len(wanted)), key=lambda index: -wanted[index][1]):
-        profile, compute = wanted[index]
-        for inside in found:
-            left = profile.slices - sum(wanted[other][1] for other in inside)
-            if wanted[inside[0]][0] == profile and compute <= left:
-                inside.append(index)
-                break
-        else:
-            found.append([index])
-
-    def largest_first(inside: list[int]) -> tuple:
-        profile = wanted[inside[0]][0]
-        return -profile.size, -profile.slices, min(inside)
-
-    return sorted(found, key=largest_first)
 
 
 def _places(profiles: list[Profile], card: Card) -> tuple[tuple[int, int], ...] | None:
