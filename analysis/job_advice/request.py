@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
@@ -43,9 +43,9 @@ class Request:
     job: str
     title: str
     entry: dict
-    words: list[str]
-    directory: str
-    implementation: str
+    words: list[str] = field(default_factory=list)
+    directory: str = "."
+    implementation: str = "bf16"
     most: int = MOST
     slowdown: float = inf
     memory_gb: float = inf
@@ -146,7 +146,7 @@ def _of_catalogue(given: Namespace) -> dict:
     if given.job not in known:
         raise ValueError(not_allowed("JOB", given.job, known))
     entry = known[given.job].model_dump(exclude_unset=True)
-    return _ours(given.job, given.job, entry)
+    return {"job": given.job, "title": given.job, "entry": entry}
 
 
 def _of_timm(given: Namespace) -> dict:
@@ -155,18 +155,7 @@ def _of_timm(given: Namespace) -> dict:
     entry = {"kind": "vision", "model": given.model, "dataset": dataset, "input_size": size}
     entry |= {"batch_size": given.batch if given.batch > 1 else 32}
     title = f"{given.model}, batch {entry['batch_size']}, {size} pixels"
-    return _ours(_name(f"{given.model}_b{entry['batch_size']}"), title, entry)
-
-
-def _ours(job: str, title: str, entry: dict) -> dict:
-    return {
-        "job": job,
-        "title": title,
-        "entry": entry,
-        "words": [],
-        "directory": ".",
-        "implementation": "bf16",
-    }
+    return {"job": _name(f"{given.model}_b{entry['batch_size']}"), "title": title, "entry": entry}
 
 
 def _name(text: str) -> str:

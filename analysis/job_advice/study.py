@@ -71,7 +71,7 @@ class Study:
         """These sets, (jobs, method), and the job alone, in turns in one cell; not together: a cell
         for the first alone. Then estimates of all.
         """
-        most = max(n for n, _ in sets)
+        most = max(n for n, _ in sets) if together else sets[0][0]
         if together:
             methods = [ALONE, *(f"{n}x{method}" for n, method in sets)]
             per_round = len(methods) * SLICE_S
@@ -81,8 +81,7 @@ class Study:
             scenario, method = self._scenario(most, INTERLEAVED), JOIN.join(methods)
         else:
             methods, measure = [sets[0][1]], {"window_s": SET_S}
-            scenario, method = self._scenario(sets[0][0]), methods[0]
-            most = sets[0][0]
+            scenario, method = self._scenario(most), methods[0]
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
         self._plan([ladder])
         what = f"the job alone, and {' and '.join(f'{n} {way(m)}' for n, m in sets)}"

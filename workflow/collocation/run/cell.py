@@ -317,15 +317,11 @@ class Run:
         self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
         self.fields["flags"] += flags
         self.fields["files"] |= files
-        seen = self.fields["telemetry"].windows.values()
-        busy = [
-            share for of in seen if (share := of.entities.get("gpu", {}).get("gract")) is not None
-        ]
-        script = any(member.job.kind == "command" for member in self.spec.members)
-        if script and self.fields["status"] == "completed" and max(busy, default=1) < IDLE:
-            self._ended(
-                "failed", f"trains, and not on the GPU: its GRACT was {max(busy)}", "window"
-            )
+        script = self.spec.members[0].job.kind == "command" and self.fields["status"] == "completed"
+        seen = self.fields["telemetry"].windows.values() if script else ()
+        busy = [of.entities.get("gpu", {}).get("gract") for of in seen]
+        if busy and None not in busy and max(busy) < IDLE:
+            self._ended("failed", f"trains, and not on its GPU: GRACT {max(busy):.3f}", "window")
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
 
 
