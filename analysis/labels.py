@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from analysis.estimates import INTERVAL, NONE, RANGE, Row
+from analysis.records.untrusted_files import read_json
 from workflow.collocation.spec.names import (
     INTERLEAVED,
     PAPER_IMPLEMENTATION,
@@ -113,6 +115,18 @@ def method(name: str) -> str:
 def implementation(name: str) -> str:
     """How the job is written."""
     return _ARMS.get(name, name.replace("_", " "))
+
+
+def of_script(folder: Path, text: str) -> str:
+    """A study's text, as is true where `make advise` measured somebody's script in it: that is
+    written as it is, and may be counted in steps.
+    """
+    advice = folder / "advice.json"
+    told = read_json(advice) if advice.exists() else {}
+    text = text.replace(_ARMS[PAPER_IMPLEMENTATION], "as it is") if told.get("run") else text
+    if told.get("alone", {}).get("unit") == "steps/s":
+        text = re.sub(r"/sample\b", "/step", re.sub(r"\b([Ss])amples/s\b", r"\1teps/s", text))
+    return text
 
 
 def status(name: str) -> str:

@@ -383,6 +383,11 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     assert re.search("^  measured   2 as separate processes: .* STP ", out, re.M)
     known = records(studio)
     assert len(known) == 3
+    [page] = studio.folder.glob("results/*/results.md")
+    [explorer] = studio.folder.glob("results/*/explorer.html")
+    for text in (page.read_text(), explorer.read_text()):
+        assert "steps/s" in text and "as it is" in text
+        assert "samples/s" not in text and "paper style" not in text
 
     code, out, err = advise(studio, *words, "--json")
     said = json.loads(out)

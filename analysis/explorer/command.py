@@ -113,4 +113,5 @@ def page(held: dict) -> str:
 
 def run(given: Namespace) -> None:
     """The command: writes the page."""
-    update(given.output, page(data(given.folder)))
+    held = labels.of_script(given.folder, json.dumps(data(given.folder)))
+    update(given.output, page(json.loads(held)))

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import pandas as pd
 
-from analysis import estimates
+from analysis import estimates, labels
 from analysis.choose import update
 from analysis.figures import INDEX, registered, style
 from analysis.pages.tables import csv
@@ -28,6 +28,8 @@ def run(given: Namespace) -> str:
                     path.unlink(missing_ok=True)
                 continue
             update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
+            for axes in drawing.figure.axes:
+                axes.set_ylabel(labels.of_script(given.folder, axes.get_ylabel()))
             if not given.data_only:
                 style.save(drawing.figure, drawing.title, caption, pictures)
     index = pd.DataFrame(index, columns=["figure", "title", "caption"])

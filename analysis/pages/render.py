@@ -101,7 +101,7 @@ class Study:
             "not_drawn": [name for name, row in self.figures.items() if not row["title"]],
         }
         text = ENVIRONMENT.get_template(f"{template}.md.j2").render(context)
-        return text.strip() + "\n"
+        return labels.of_script(self.folder, text.strip() + "\n")
 
     def outputs(self) -> Iterator[tuple[str, str]]:
         """(file name relative to the study's folder, content) of all of FILES."""
@@ -111,7 +111,8 @@ class Study:
             yield f"report/{name}.html", _html(text, f"{self.name}: {name}")
         for name in TABLES:
             of = self.advice if name == "advice" else self.estimates
-            yield f"tables/{name}.csv", tables.csv(getattr(contents, name)(of))
+            text = tables.csv(getattr(contents, name)(of))
+            yield f"tables/{name}.csv", labels.of_script(self.folder, text)
 
 
 def _gain(each: Advice) -> float:

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-UNEVEN, UNVERIFIED, NO_SECOND_CONTEXT, UNSTEADY = (
-    "uneven",
-    "unverified",
-    "no_second_context",
-    "unsteady",
-)
-MIXED_CODE, MIXED_DATA, ABOVE_COUNT = "mixed_code", "mixed_data", "above_count"
+UNEVEN, UNVERIFIED, UNSTEADY = "uneven", "unverified", "unsteady"
+NO_SECOND_CONTEXT, ABOVE_COUNT = "no_second_context", "above_count"
+MIXED_CODE, MIXED_DATA = "mixed_code", "mixed_data"
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
 # median of the others was held up by something, or slept.
 SPREAD = 0.2
