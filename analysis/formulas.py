@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
+from workflow.collocation.record.values import LATENCIES
 from workflow.collocation.spec.names import family_of
 
 GB = 1e9
@@ -118,6 +119,7 @@ FORMULAS = (
         ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
         ("saving_by_rates", lambda r: r.saving_by_rates, "over"),
     ),
+    ("job", *((name, lambda j, name=name: j[name]) for name in LATENCIES)),
     ("stayed", ("reclaimed", lambda r: r.reclaimed, "before_at")),
     ("again", ("aa", _over("first"), "first_at")),
 )

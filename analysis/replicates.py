@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from analysis.formulas import ACTIVITY, FORMULAS, GB, saving_by_rates
+from analysis.formulas import ACTIVITY, FORMULAS, GB, LATENCIES, saving_by_rates
 from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION
 
 # An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
@@ -27,7 +27,7 @@ COLUMNS += ["variant", "condition", "again", "current", "baseline", "replicate",
 COLUMNS += ["member", "workload", "input_mode"]
 COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
 COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
-COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory"]
+COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *LATENCIES]
 # What compared runs have in common.
 WITHIN = ["scope", "batch", "replicate", "device", "implementation"]
 RUN = ["batch", "run"]

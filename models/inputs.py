@@ -124,6 +124,20 @@ class ResidentRows(ResidentInput):
         return tuple(array[row] for array in self.arrays)
 
 
+class ResidentTokens(ResidentInput):
+    """Batches of text from `arrays` {"tokens" uint8 [n, t + 1]}: t tokens, and those after them."""
+
+    def __init__(self, arrays: dict, spec: dict, device: torch.device):
+        self.tokens = torch.from_numpy(np.array(arrays["tokens"])).to(device)
+        super().__init__(len(self.tokens), spec, device)
+        self.bytes = self.tokens.nbytes
+
+    def fetch(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [b, t] and those after them [b, t], int64, of a row's samples."""
+        tokens = self.tokens[row].long()
+        return tokens[:, :-1], tokens[:, 1:]
+
+
 def _start_worker(parent: int, _worker: int) -> None:
     """A loader's worker: one thread, and no life after the training process."""
     die_with_parent(parent)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from analysis.records.untrusted_files import one_line, read_text
 from release.manifest import NOT_RUN, PLAN, RUN, RUNS, Attempt, attempts, listed, not_run
-from workflow.collocation.record import run_json, step_times
+from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import WindowTelemetry
@@ -65,7 +65,8 @@ def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checke
         record = found.record = run_json.read(folder / RUN)
         for said in (
             *(_named(record, attempt), _files(record, digests), _complete(record)),
-            *(_slices(record), _rates(folder, record), _telemetry(folder, record)),
+            *(_slices(record), _rates(folder, record), _latencies(folder, record)),
+            _telemetry(folder, record),
         ):
             found.wrong += said
     except Exception as error:  # whatever the files hold, it is named
@@ -166,6 +167,20 @@ def _differ(said: Rate, found: Rate, tick_ns: int, size: int) -> Iterator[str]:
     for at, value in enumerate(said.slices or ()):
         if abs(value - found.slices[at]) > SLICED * max(rate, size):
             yield f"slices[{at}] is {value}, {step_times.FILE} gives {found.slices[at]}"
+
+
+def _latencies(folder: Path, record: Record) -> Iterator[str]:
+    """Latencies by the times of each request's tokens."""
+    told = {m.member: {n: w.latency for n, w in m.windows.items()} for m in record.members}
+    if not any(any(those.values()) for those in told.values()):
+        return
+    requests = latency.read(pq.ParquetFile(folder / latency.FILE).read(use_threads=False))
+    windows = {window.name: window for window in record.windows}
+    for member, those in told.items():
+        for name, said in those.items():
+            if said and said != latency.of_window(requests[member], windows[name]):
+                place = f"{RUN}: members[{member}].windows.{name}"
+                yield f"{place}: {latency.FILE} gives other latencies"
 
 
 def _telemetry(folder: Path, record: Record) -> Iterator[str]:

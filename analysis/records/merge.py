@@ -42,6 +42,7 @@ def rows_of(record: Record) -> list[dict]:
         rows += [columns] * (not member.windows)
         for name, rate in member.windows.items():
             row = columns | {"window": name, "window_s": seconds.get(name)} | rate.model_dump()
+            row |= row.pop("latency")
             row |= _seen_in_window(record, name, member.member)
             if row["nominal_train_size"] and rate.samples_per_s:
                 row["epoch_time_s"] = row["nominal_train_size"] / rate.samples_per_s

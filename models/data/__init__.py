@@ -23,9 +23,10 @@ from models.data.base import (
 )
 from models.data.criteo import Criteo
 from models.data.images import Cifar10, Digits, ImageNet, ImageNet64
+from models.data.text import Sources
 
 DATASETS: dict[str, type[Dataset]] = {
-    cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo)
+    cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo, Sources)
 }
 # What the manifest says beyond the published record of a dataset.
 PRIVATE = ("format_version", "location", "fingerprint")

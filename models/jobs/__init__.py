@@ -1,12 +1,14 @@
-"""The kinds of job: vision, dlrm, command, and a class of one's own (see base.py)."""
+"""The kinds of job: vision, dlrm, lm, serve, command, and a class of one's own (see base.py)."""
 
 from importlib import import_module
 
 from models.jobs.command import Command
 from models.jobs.dlrm import DlrmJob
+from models.jobs.lm import LmJob
+from models.jobs.serve import Serve
 from models.jobs.vision import VisionJob
 
-KINDS = {"vision": VisionJob, "dlrm": DlrmJob, "command": Command}
+KINDS = {"vision": VisionJob, "dlrm": DlrmJob, "lm": LmJob, "serve": Serve, "command": Command}
 
 
 def find(kind: str) -> type:

@@ -50,7 +50,8 @@ class Datasets:
 
     def arguments(self, name: str) -> str:
         """Arguments of `python -m models.data prepare`, quoted for a shell."""
-        source = "auto" if name == "digits" else self.config.source  # they come with a dependency
+        bundled = name in ("digits", "sources")  # they come with Python, or with a dependency
+        source = "auto" if bundled else self.config.source
         options = [name, "--tied", "--root", self.config.data, "--source", source]
         options += ["--seed", self.study.seed, "--pin", self.pin_file(name)]
         if name in self.study.datasets:

@@ -6,6 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+PERCENTILES = (50, 95, 99)  # of latencies
+LATENCIES = [f"p{p}_{kind}_ms" for kind in ("ttft", "tpot", "itl", "e2el") for p in PERCENTILES]
+
 
 class Part(BaseModel):
     """A part of a record: with these keys and no others."""

@@ -277,10 +277,11 @@ class Run:
 
     def _account(self, conductor: Conductor, observation: Observation, scratch: Path) -> None:
         """Members' step times → rates, what the sampler saw, and the files beside run.json."""
+        from workflow.collocation.record import latency
         from workflow.collocation.record import step_times as steps
 
         began = time.monotonic()
-        found, stalled, evidence = {}, False, conductor.evidence
+        found, requests, stalled, evidence = {}, {}, False, conductor.evidence
         members = [tracked.record() for tracked in conductor.members]
         self.fields.update(
             members=members,
@@ -297,6 +298,8 @@ class Run:
                 arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
             except (OSError, ValueError) as error:
                 raise RuntimeError(f"member {tracked.member}: no steps.npz: {error}") from error
+            if (path := scratch / str(tracked.member) / "requests.npz").exists():
+                requests[tracked.member] = steps.load(path)
             arrays["first_step"] = tracked.events["warm"]["steps"]
             found[tracked.member] = arrays
             member.loss = steps.losses(arrays)
@@ -304,12 +307,17 @@ class Run:
             end_ns, drop_s = arrays["end_ns"], self.spec.measure.drop_s
             for window in [window for window in there if window.has(tracked.member)]:
                 rate = steps.in_window(window, end_ns, tracked.batch_size, drop_s)
+                if own := requests.get(tracked.member):
+                    rate.latency = latency.of_window(own, window)
                 member.windows[window.name] = rate
                 stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
         self.fields["flags"] += ["stalled"] * stalled
         if conductor.windows and found:
             path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns
             self.fields["files"][path.name] = steps.write(path, found, origin)
+            if requests:
+                written = latency.write(self.folder / latency.FILE, requests)
+                self.fields["files"][latency.FILE] = written
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
         began = time.monotonic()

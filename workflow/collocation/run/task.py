@@ -12,7 +12,7 @@ from workflow.collocation.spec.errors import ConfigError, Strict
 from workflow.collocation.spec.load import check
 from workflow.collocation.spec.names import STREAMS
 from workflow.collocation.spec.study import Gpu, Sampling, Time, Timed
-from workflow.collocation.spec.workloads import CommandWorkload, Workload
+from workflow.collocation.spec.workloads import CommandWorkload, Trained, Workload
 
 LOSS_EVERY = 10  # steps
 COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells
@@ -126,11 +126,13 @@ def member_specs(
 
 
 def _of_kind(job: Workload, implementation: ImplementationSpec, datasets: dict[str, dict]) -> dict:
-    """What a command has of its own, or a job that we feed and write in the implementation's
-    way.
+    """What a command has of its own, or a job that we write in the implementation's way, and feed
+    if it is trained.
     """
     if isinstance(job, CommandWorkload):
         return {"directory": job.folder}
+    if not isinstance(job, Trained):
+        return {**implementation.model_dump(), "memory_limit_bytes": None}
     optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb
     scale = job.batch_size / optimizer.pop("base_batch")
     return {

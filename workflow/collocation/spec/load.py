@@ -23,7 +23,7 @@ from workflow.collocation.spec.names import (
     part_of,
 )
 from workflow.collocation.spec.study import Config, Study
-from workflow.collocation.spec.workloads import KINDS, Workload, model_of
+from workflow.collocation.spec.workloads import KINDS, Trained, Workload, model_of
 
 CONFIG_SOURCE = "config/config.yaml or --config"
 PROJECT = ("analysis", "bench", "models", "release", "tests", "workflow")  # no models of anybody's
@@ -179,12 +179,14 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     """What the study cannot ask of a job, with the key where it does."""
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
-    if job.kind == "command" and STREAMS in {
-        part_of(word)[1] for _, _, words in group.scenarios() for word in words
-    }:
-        return f"{STREAMS}: the command '{name}' is a process of its own; take naive or mps"
+    methods = {part_of(word)[1] for *_, words in group.scenarios() for word in words}
+    if STREAMS in methods and not isinstance(job, Trained):
+        return f"{STREAMS}: '{name}' ({job.kind}) is a process of its own; take naive or mps"
+    kind = study.measure_of(group).kind
+    if job.kind == "serve" and kind in (INTERLEAVED, COMPLETION):
+        return f"measure.kind: requests wait for nobody, so '{name}' takes window or departure"
     counted = job.kind == "command" and job.steps != "auto"  # by lines of its output
-    if counted and study.measure_of(group).kind in (INTERLEAVED, COMPLETION):
+    if counted and kind in (INTERLEAVED, COMPLETION):
         return f"measure.kind: a pattern tells of the steps of '{name}' too late; use steps: auto"
     why = job.no_graph(group.input or job.input.mode)
     for implementation in (group.implementations or study.implementations) if why else ():

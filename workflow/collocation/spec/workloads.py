@@ -8,12 +8,13 @@ from pathlib import Path
 from shutil import which
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, StrictInt, field_validator
+from pydantic import Field, JsonValue, StrictInt, field_validator, model_validator
 
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import Positive, Strict, meant
 
-DATASETS = ("cifar10", "digits", "imagenet64", "imagenet", "criteo")
+IMAGES = ("cifar10", "digits", "imagenet64", "imagenet")
+DATASETS = (*IMAGES, "criteo", "sources")
 CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:function or module:Class
 MODEL = rf"^([A-Za-z_][\w.]*|{CODE})$"
 PYTHON = ("python", "python3")  # the study's own, for a command
@@ -95,7 +96,7 @@ class VisionWorkload(Trained):
     """An image classifier."""
 
     kind: Literal["vision"] = Field("vision", description="an image classifier")
-    dataset: Literal[DATASETS[:-1]] = Field(description="images to train on")
+    dataset: Literal[IMAGES] = Field(description="images to train on")
     input_size: StrictInt = Field(ge=8, description="pixels")
     classes: Positive = Field(1000, description="outputs of the model's head")
     optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
@@ -128,6 +129,43 @@ class DlrmWorkload(Trained):
     model: Literal["dlrm"] = Field("dlrm", description="facebookresearch's")
     dataset: Literal["criteo"] = Field("criteo", description="clicks")
     optimizer: DlrmOptimizer = Field(DlrmOptimizer(), description="how weights are updated")
+
+
+class LmOptimizer(DlrmOptimizer):
+    """AdamW at a constant rate; lr = base_lr * batch_size / base_batch."""
+
+    base_lr: float = Field(3e-4, gt=0, description="learning rate at base_batch")
+    base_batch: Positive = Field(8, description="sequences that base_lr is for")
+
+
+class DecoderArgs(Strict):
+    """The sizes of a language model."""
+
+    dim: Positive = Field(description="width")
+    layers: Positive = Field(description="blocks")
+    heads: Positive = Field(description="of attention; dim is divided by them")
+    hidden: Positive = Field(description="width of the gated layer")
+
+    @model_validator(mode="after")
+    def _heads_divide(self):
+        if self.dim % (2 * self.heads):
+            raise ValueError(f"dim {self.dim} is no multiple of twice the heads, {2 * self.heads}")
+        return self
+
+
+class LmArgs(DecoderArgs):
+    lora_rank: Positive | None = Field(None, description="train LoRA's adapters (peft) alone")
+
+
+class LmWorkload(Trained):
+    """Fine-tuning of a language model on text, byte by byte; a sample is a sequence."""
+
+    kind: Literal["lm"] = Field(description="a language model")
+    model: Literal["decoder"] = Field("decoder", description="models/decoder.py's")
+    model_args: LmArgs = Field(description="its sizes")
+    dataset: Literal["sources"] = Field("sources", description="text")
+    input_size: StrictInt = Field(ge=8, description="tokens of a sequence")
+    optimizer: LmOptimizer = Field(LmOptimizer(), description="how weights are updated")
 
 
 class OwnWorkload(Trained):
@@ -208,9 +246,26 @@ class CommandWorkload(Workload):
         return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
 
 
+class ServeWorkload(Workload):
+    """A language model that answers requests, which arrive at random; a sample is an answer."""
+
+    dataset: ClassVar[None] = None
+    input: ClassVar[ItsOwn] = ItsOwn()
+
+    kind: Literal["serve"] = Field(description="a language model that answers requests")
+    model_args: DecoderArgs = Field(description="its sizes")
+    batch_size: Literal[1] = Field(1, description="answers are counted one by one")
+    requests_per_s: float = Field(gt=0, description="mean; they wait for nobody")
+    prompt_tokens: Positive = Field(256, description="of each request")
+    output_tokens: StrictInt = Field(128, ge=4, description="mean; each has half to 1.5 times it")
+    slots: Positive = Field(32, description="requests that are answered at once")
+
+
 KINDS: dict[str, type[Workload]] = {
     "vision": VisionWorkload,
     "dlrm": DlrmWorkload,
+    "lm": LmWorkload,
+    "serve": ServeWorkload,
     "command": CommandWorkload,
 }
 
@@ -220,4 +275,5 @@ def model_of(kind: str) -> type[Workload]:
     return KINDS.get(kind, OwnWorkload)
 
 
-AnyWorkload = VisionWorkload | DlrmWorkload | CommandWorkload | OwnWorkload
+AnyWorkload = VisionWorkload | DlrmWorkload | LmWorkload | ServeWorkload
+AnyWorkload |= CommandWorkload | OwnWorkload

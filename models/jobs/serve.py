@@ -1,0 +1,180 @@
+"""A language model that answers requests while others train: the kind `serve`.
+
+Requests arrive at random and wait for nobody (an open loop): a Poisson process, drawn from the
+seed. A free slot takes the oldest, prompts before tokens; then one step gives every request its
+next token. Prompt and step are a CUDA graph each. Weights are random, so every answer is as long as
+was drawn for it. A request that is finished counts as a step; requests.npz has the times of each.
+"""
+
+import os
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.clock import save_steps
+from models.decoder import Cache, Decoder
+from models.device import device_facts
+from models.process import set_up, synchronise
+from models.protocol import Channel
+
+VOCABULARY = 256
+WARM_STEPS = 3  # before capture, as PyTorch's notes on graphs ask
+PROGRESS_NS = 500_000_000
+
+
+class Request:
+    """One that arrived at `at` (ns of the monotonic clock) and wants so many tokens."""
+
+    def __init__(self, at: int, tokens: int):
+        self.at, self.tokens, self.times = at, tokens, array("q")
+
+
+class Serve:
+    """A server between `build` and `stop`; `phase` says where it is."""
+
+    def __init__(self, spec: dict, channel: Channel):
+        self.spec, self.channel, self.phase = spec, channel, "build"
+        self.running: dict[int, Request] = {}  # by slot
+        self.waiting: deque[Request] = deque()
+        self.served: list[Request] = []
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        self.build()
+        for phase, part in (("warm", self.autotune), ("warm", self.warm_up), ("window", self.go)):
+            if self.channel.wait() == "stop":
+                break
+            self.phase = phase
+            part()
+        self.phase = "stop"
+        self.stop()
+
+    def build(self) -> None:
+        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
+        self.device = set_up(spec)
+        facts = device_facts(self.device)
+        laps.append(time.monotonic())
+        torch.manual_seed(spec["seed"])
+        kind = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        model = Decoder(VOCABULARY, **spec["model_args"]).to(self.device, kind).eval()
+        self.most = 3 * spec["output_tokens"] // 2
+        self.cache = Cache(model, spec["slots"], spec["prompt_tokens"] + self.most)
+        self.prompt = torch.zeros(1, spec["prompt_tokens"], dtype=torch.int64, device=self.device)
+        self.slot = torch.zeros(1, dtype=torch.int64, device=self.device)
+        synchronise(self.device)
+        laps.append(time.monotonic())
+        took = np.diff(laps).round(4).tolist()
+        parameters = list(model.parameters())
+        self.channel.emit(
+            "built",
+            pid=os.getpid(),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.nbytes for p in parameters),
+            resident_bytes=self.cache.bytes,
+            threads=torch.get_num_threads(),
+            cores=sorted(os.sched_getaffinity(0)),
+            commands=["autotune"],
+            seconds=dict(zip(("fork", "device", "model"), took, strict=True)),
+            **facts,
+        )
+
+    def autotune(self) -> None:
+        """Capture both graphs, while the others rest."""
+        began = time.monotonic()
+        self.prefill = self.captured(lambda: self.cache.prefill(self.prompt, self.slot))
+        self.step = self.captured(self.cache.step)
+        self.cache.active.zero_()
+        self.channel.emit("autotuned", seconds=round(time.monotonic() - began, 4))
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """The work as a CUDA graph; on a CPU as it is."""
+        if self.device.type != "cuda":
+            return work
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_STEPS):
+                self.cache.lengths.zero_()
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph.replay
+
+    def warm_up(self) -> None:
+        """Answer requests back to back, beside the others, untimed."""
+        until, answers = time.monotonic() + (self.spec.get("warmup_s") or 0), 0
+        while answers < 1 or time.monotonic() < until:
+            self.waiting.append(Request(0, 2))
+            while self.waiting or self.running:
+                self.advance()
+            answers += 1
+        self.served.clear()
+        self.channel.emit("warm", steps=answers, input_share=None)
+
+    def go(self) -> None:
+        """Serve what arrives until told to stop."""
+        draws = np.random.default_rng(self.spec["seed"])
+        gap_ns, mean = 1e9 / self.spec["requests_per_s"], self.spec["output_tokens"]
+        self.go_ns = told = time.monotonic_ns()
+        self.channel.emit("started", t=self.go_ns)
+        arrival, command = self.go_ns + draws.exponential(gap_ns), None
+        while command != "stop":
+            now = time.monotonic_ns()
+            while arrival <= now:
+                tokens = int(draws.integers(mean // 2, self.most, endpoint=True))
+                self.waiting.append(Request(round(arrival), max(tokens, 2)))
+                arrival += draws.exponential(gap_ns)
+            if self.running or self.waiting:
+                self.advance()
+                command = self.channel.poll()
+            else:
+                command = self.channel.poll((arrival - now) / 1e9)
+            if now - told > PROGRESS_NS:
+                told, done = now, len(self.served)
+                self.channel.emit("progress", steps=done, samples=done)
+
+    def advance(self) -> None:
+        """Take in the oldest request that waits, if a slot is free; else one token for each."""
+        free = next((s for s in range(self.spec["slots"]) if s not in self.running), None)
+        if self.waiting and free is not None:
+            self.slot.fill_(free)
+            self.prefill()
+            self.running[free] = self.waiting.popleft()
+            fresh = {free: self.running[free]}
+        else:
+            self.step()
+            fresh = dict(self.running)
+        synchronise(self.device)  # the token is with the client
+        now = time.monotonic_ns()
+        for slot, request in fresh.items():
+            request.times.append(now)
+            if len(request.times) == request.tokens:
+                self.cache.active[slot] = 0
+                self.served.append(self.running.pop(slot))
+
+    def stop(self) -> None:
+        """Write steps.npz and requests.npz, say what was done."""
+        folder, cuda = Path(self.spec["folder"]), self.device.type == "cuda"
+        ends = [request.times[-1] for request in self.served]
+        save_steps(str(folder), ends, [0] * len(ends), [], [])
+        counts = [len(request.times) for request in self.served]
+        np.savez(
+            folder / "requests.npz",
+            at_ns=np.array([request.at for request in self.served], np.int64),
+            tokens=np.array(counts, np.int64),
+            token_ns=np.array([t for request in self.served for t in request.times], np.int64),
+        )
+        self.channel.emit(
+            "stopped",
+            steps=len(ends),
+            memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
+            memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
+            data_wait_share=None,
+        )

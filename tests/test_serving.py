@@ -1,0 +1,170 @@
+"""A language model that serves or is fine-tuned: its cache, its latencies, cells of both."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from release import checks
+from release.manifest import attempts
+from tests.studio import REPOSITORY, study
+from workflow.collocation.record import latency
+from workflow.collocation.record.values import LATENCIES, Window
+from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.spec.load import load_workloads
+
+CATALOGUE = yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text())
+TINY = {name: CATALOGUE[name] for name in ("tiny_serve", "tiny_lm_sources_b4")}
+BOTH = dict.fromkeys(TINY, 1)
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def test_a_step_from_the_cache_gives_what_the_whole_text_gives():
+    """Beside others' requests, and in a slot that had another before."""
+    torch = pytest.importorskip("torch")
+    from models.decoder import Cache, Decoder
+
+    torch.manual_seed(0)
+    model, prompt = Decoder(64, 32, 2, 4, 64).eval(), torch.randint(0, 64, (1, 7))
+    with torch.inference_mode():
+        text = prompt
+        for _ in range(6):
+            text = torch.cat([text, model(text)[:, -1:].argmax(-1)], dim=1)
+        cache = Cache(model, slots=3, length=16)
+        for slot in (0, 2, 2):
+            cache.prefill(torch.randint(0, 64, (1, 7)), torch.tensor([slot]))
+            cache.step()
+        cache.prefill(prompt, torch.tensor([2]))
+        answer = [int(cache.tokens[2])]
+        for _ in range(5):
+            cache.step()
+            answer.append(int(cache.tokens[2]))
+    assert answer == text[0, 7:].tolist()
+    assert cache.lengths.tolist() == [7 + 3 + 5, 0, 7 + 5]  # nobody was in the second
+
+
+# -- latencies -------------------------------------------------------------------------------------
+
+
+def requests(*rows: tuple[int, list[int]]) -> dict[str, np.ndarray]:
+    """(arrival, times of its tokens) of each, in ms."""
+    return {
+        "at_ns": np.array([at for at, _ in rows], np.int64) * 10**6,
+        "tokens": np.array([len(times) for _, times in rows], np.int64),
+        "token_ns": np.array([t for _, times in rows for t in times], np.int64) * 10**6,
+    }
+
+
+def test_latencies_are_of_requests_that_were_answered_in_the_window():
+    told = requests((0, [10, 12, 14]), (5, [30, 40, 60]), (90, [95, 99, 120]))
+    found = latency.of_window(told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1))
+    assert set(found) == set(LATENCIES)
+    assert found["p50_ttft_ms"] == (10 + 25) / 2 and found["p50_tpot_ms"] == (2 + 15) / 2
+    assert found["p50_e2el_ms"] == (14 + 55) / 2
+    assert found["p50_itl_ms"] == np.median([2, 2, 10, 20, 4])  # of all tokens in it
+    assert latency.of_window(told, Window(name="w", start_ns=1, end_ns=2, seconds=0)) == {}
+
+
+many = st.lists(st.tuples(st.integers(0, 99), st.lists(st.integers(1, 50), min_size=2)), min_size=1)
+
+
+@given(many, many)
+def test_requests_are_read_as_they_were_written(tmp_path_factory, one, other):
+    path = tmp_path_factory.getbasetemp() / latency.FILE
+    told = {}
+    for member, rows in ((1, one), (4, other)):
+        told[member] = requests(*((at, np.cumsum([at, *gaps])[1:].tolist()) for at, gaps in rows))
+    latency.write(path, told)
+    found = latency.read(pq.read_table(path))
+    assert found.keys() == told.keys()
+    for member, arrays in told.items():
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(found[member][name], values)
+
+
+# -- what the catalogue and a study may say --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("model_args", {"dim": 30, "layers": 1, "heads": 4, "hidden": 8}, "no multiple of twice"),
+        ("model_args", {"dim": 32, "layers": 1, "heads": 4}, "model_args.hidden"),
+        ("requests_per_s", 0, "requests_per_s"),
+        ("dataset", "sources", "dataset"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(tmp_path, key, value, why):
+    path = tmp_path / "workloads.yaml"
+    path.write_text(yaml.safe_dump({"serve": TINY["tiny_serve"] | {key: value}}))
+    with pytest.raises(ConfigError, match=why):
+        load_workloads(path)
+
+
+@pytest.mark.parametrize(
+    ("methods", "more"),
+    [
+        (["naive"], {"measure": {"kind": "completion"}, "work": dict.fromkeys(TINY, 9)}),
+        (["alone", "naive"], {"measure": {"kind": "interleaved"}}),
+        (["streams"], {}),
+    ],
+)
+def test_requests_wait_for_nobody(studio, methods, more):
+    studio.write(TINY, drill=study(mixes=[{"members": BOTH, "methods": methods} | more]))
+    run = studio.plan()
+    assert run.code and run.output.count("'tiny_serve'") == 1, run.output
+
+
+# -- cells, of real training on the CPU ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(module_studio):
+    """A server beside fine-tuning, and each alone."""
+    pytest.importorskip("torch")
+    studio = module_studio()
+    studio.settings = {"trainer": "models.train"}
+    measure = {"kind": "window", "window_s": 2, "min_steps": 5, "warmup_s": 0.2, "settle_s": 0.2}
+    mixes = [{"members": BOTH, "methods": ["naive"]}]
+    studio.write(TINY, drill=study(mixes=mixes, measure=measure, cores_for=2))
+    run = studio.snakemake()
+    assert run.code == 0, run.output
+    return studio
+
+
+def test_a_server_answers_what_arrives_beside_a_model_that_learns(served):
+    record = served.record("1x_tiny_lm_sources_b4+1x_tiny_serve/paper_step/naive/r1/a1")
+    assert record["status"] == "completed"
+    trained, server = record["members"]
+    found = server["windows"]["window"]
+    assert found["latency"].keys() == set(LATENCIES) and not trained["windows"]["window"]["latency"]
+    assert 0 < found["latency"]["p50_ttft_ms"] <= found["latency"]["p99_ttft_ms"]
+    assert found["latency"]["p50_tpot_ms"] < found["latency"]["p50_e2el_ms"]
+    assert 10 < found["samples_per_s"] < 35  # 20 arrive
+    losses = trained["loss"]["value"]
+    assert losses[0] == pytest.approx(np.log(256), rel=0.1) and losses[-1] < 0.9 * losses[0]
+
+
+def test_its_latencies_are_published_drawn_and_checked(served):
+    estimates = pd.read_csv(served.results / "estimates.csv").set_index("id")["value"]
+    mix = "1x_tiny_lm_sources_b4+1x_tiny_serve/paper_step/naive/tiny_serve"
+    assert estimates[f"p99_tpot_ms:{mix}"] > 0
+    assert estimates["p99_tpot_ms:1x_tiny_serve/paper_step/naive"] > 0
+    assert (served.results / "figures" / "serving.png").exists()
+    [folder] = served.results.glob("cells/*+*/*/*/*/*")
+    names = {p.relative_to(served.results).as_posix(): "" for p in folder.iterdir() if p.is_file()}
+    [attempt] = attempts(names)
+    record = json.loads((folder / "run.json").read_text())
+    digests = {name: file["sha256"] for name, file in record["files"].items()} | {"run.json": ""}
+    assert checks.examine(served.results, attempt, digests).wrong == []
+    record["members"][1]["windows"]["window"]["latency"]["p99_ttft_ms"] *= 1.01
+    (folder / "run.json").write_text(json.dumps(record))
+    [said] = checks.examine(served.results, attempt, digests).wrong
+    assert "latencies" in said
