@@ -113,7 +113,7 @@ def _conditions(members: pd.DataFrame) -> pd.DataFrame:
     )
     alone = (members["method"] == "naive") & (members["jobs"] == 1) & (members["window"] == "")
     members["baseline"] = alone & members["measured"] & members["variant"].isin(ALONE_VARIANTS)
-    return members
+    return members.copy()  # in one piece
 
 
 def steady(members: pd.DataFrame) -> pd.Series:

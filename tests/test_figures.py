@@ -22,7 +22,7 @@ JOBS = [
     Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0),
 ]
 ALL = {"gain_against_slowdown", "gaps_and_overlap", "memory", "mixes", "mps_over_separate"}
-ALL |= {"rate_against_n", "repeatability", "gain_against_gract", "where_to_share"}
+ALL |= {"rate_against_n", "repeatability", "gain_against_gract", "where_to_share", "serving"}
 
 
 def a_study(**changes) -> list:
@@ -32,7 +32,13 @@ def a_study(**changes) -> list:
     for quantity, n, value in (("stp", 2, 1.9), ("stp", 7, 3.0), ("gract", 1, 0.43)):
         at = {"scenario": f"{n}x_{SMALL_JOB}", "source": "LEC22"} | paper
         found.append(Estimate(quantity, **at, value=value))
-    return found + [Estimate(**row) for row in gract_lines.read(frame(found))]
+    found += [Estimate(**row) for row in gract_lines.read(frame(found))]
+    at = {"implementation": "bf16", "n": 1}
+    found.append(Estimate("p99_tpot_ms", scenario="1x_serve_2", method="naive", value=5.0, **at))
+    at |= {"scenario": "1x_serve_2+1x_lm_b8", "method": "mps"}
+    found.append(Estimate("p99_tpot_ms", job="serve_2", value=5.5, **at))
+    found.append(Estimate("slowdown", job="lm_b8", value=1.25, **at))
+    return found
 
 
 STUDIES = {
@@ -91,6 +97,7 @@ def xy(axes) -> list[tuple[float, float]]:
         ("mps_over_separate", "value", None),
         ("gaps_and_overlap", "value", None),
         ("repeatability", "value", None),
+        ("serving", "x", "y"),
     ],
 )
 def test_marks_are_where_the_data_are(name, x, y, tmp_path):

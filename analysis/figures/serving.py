@@ -50,7 +50,7 @@ def serving(estimates: pd.DataFrame) -> Drawing | None:
     axes.set_ylabel("training throughput, over alone")
     axes.set_ylim(bottom=0)
     best = 100 * rows.loc[rows["x"] <= BOUND, "y"].max()
-    title = f"Training keeps up to {best:.0f} % within {BOUND} times the server's p99 alone"
+    title = f"Training keeps {best:.0f} % within {BOUND} times the server's p99 alone"
     if pd.isna(best):
         title = f"No set keeps the server's p99 within {BOUND} times alone"
     return Drawing(title, rows, drawn)
