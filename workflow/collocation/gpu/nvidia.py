@@ -22,12 +22,6 @@ CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8,
 CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)], 128)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIDING = ("", "-1", "NoDevFiles", "none", "void")  # entries that show no GPU; Slurm has NoDevFiles
-# By the compute modes that limit it: how many processes may compute on a card at once.
-MOST = {
-    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: ("EXCLUSIVE_THREAD", 1),
-    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ("EXCLUSIVE_PROCESS", 1),
-    pynvml.NVML_COMPUTEMODE_PROHIBITED: ("PROHIBITED", 0),
-}
 
 _LEFT_OUT: dict[int, DriverError] = {}  # cards that fail, by index
 
@@ -55,11 +49,12 @@ class Nvidia(Device):
 
     def too_many(self, processes: int) -> str | None:
         """By the compute mode, which is an administrator's."""
-        mode, most = MOST.get(_compute_mode(self.uuid), ("", processes))
-        if processes <= most:
+        mode = _compute_mode(self.uuid)
+        most = 0 if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED else 1  # where a mode limits it
+        if mode in (None, pynvml.NVML_COMPUTEMODE_DEFAULT) or processes <= most:
             return None
         return (
-            f"compute mode {mode} of {self.name} lets "
+            f"the compute mode of {self.name} lets "
             f"{'one process compute, not several' if most else 'nobody compute'}; "
             f"an administrator changes it with 'nvidia-smi -i {self.uuid} -c DEFAULT'"
         )
