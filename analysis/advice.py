@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import estimates as table_of
 from analysis import labels
 from analysis.choose import NEAR, on_cpu, place, way
-from analysis.estimates import RANGE, Row, by_id, identity
+from analysis.estimates import Row, by_id, identity
 from analysis.records import flags
 from workflow.collocation.spec.names import (
     CONTROL_IMPLEMENTATIONS,
@@ -42,7 +42,8 @@ class Option:
 
     work: what options are ranked by, samples/s; the STP where not every option of the job has a
     throughput. That of a set which fills the GPU repeats on other hosts; a job alone, which the STP
-    is over, does not. None: not measured. hosts: where its gain was measured.
+    is over, does not. None: not measured. hosts: where its gain was measured. most: slowdown and
+    memory of the host that has most; infinite if unknown.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Option:
     s: Row | None = None
     over_fastest: Row | None = None
     hosts: tuple[str, ...] = ()
+    most: tuple[float, float] = (inf, inf)
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -74,8 +76,8 @@ class Option:
 
     def within(self, slowdown: float, memory: float) -> bool:
         """True if no host breaks either bound; an unknown value respects no finite one."""
-        slowest = 1.0 if self.n == 1 else _most(self.slowdown)
-        return slowest <= slowdown and _most(self.memory) <= memory
+        slowest, largest = self.most
+        return (self.n == 1 or slowest <= slowdown) and largest <= memory
 
     @property
     def label(self) -> str:
@@ -172,20 +174,21 @@ def _value(e: Row | None) -> float:
     return inf if e is None else e.value
 
 
-def _most(e: Row | None) -> float:
-    """The highest value of any host."""
-    return e.high if e is not None and e.spread == RANGE else _value(e)
-
-
 def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
     """(job, implementation) → its measured sets, and the job alone; fewest jobs first."""
     numbers, hosts, found = by_id(estimates), table_of.hosts(estimates), {}
+
+    def most(e: Row | None) -> float:
+        on = [numbers.get(f"{e.id}@{host}", e) for host in hosts] if e else []
+        return max(map(_value, on), default=_value(e))
+
     for stp in table_of.of(estimates, "stp", window="", job="").itertuples(index=False, name="Row"):
         if (job := _job(stp)) is not None:
             where = place(stp)
             besides = {name: numbers.get(identity(q, **where)) for name, q in BESIDES.items()}
             on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
             option = Option(stp.method, stp.jobs, stp.value, stp, **besides, hosts=on)
+            option = replace(option, most=(most(option.slowdown), most(option.memory)))
             found.setdefault((job, stp.implementation), []).append(option)
     for key, mine in found.items():
         if all(option.rate for option in mine):

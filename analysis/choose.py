@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import labels
-from analysis.estimates import INTERVAL, REPLICATES, Row, get, hardware, identity
-from analysis.intervals import FEW
-from workflow.collocation.spec.names import INTERLEAVED, parse_scenario
+from analysis.estimates import NONE, REPLICATES, Row, get, hardware
 
 NEAR = 0.9  # of the best throughput: the fewest jobs that reach it are advised
-HOLDS_RATE = 0.01  # half the interval of its samples/s, of a set that does not wait for its host
 # What a ratio of two cells needs besides its own.
 PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "rate_over_mps": "mps"}
 PARTNER |= {"gract_over_mps": "mps"}
@@ -34,24 +31,6 @@ def way(method: str) -> str:
     if method == "streams":
         return "on CUDA streams of one process"
     return "as separate processes" if method == "naive" else f"under {labels.method(method)}"
-
-
-def host_bound(numbers: Mapping[str, Row], point: Row) -> bool:
-    """True if a host's number is of few interleaved cells, and a set in them waited for the host:
-    from cell to cell that changes by far more than its interval tells.
-    """
-    if point.design != INTERLEAVED or point.n >= FEW:
-        return False
-    own = place(point)
-    places = [own]
-    if partner := PARTNER.get(point.quantity):
-        places.append(own | {"method": partner})
-    elif point.quantity != "s":  # which rates jobs alone by GRACT
-        jobs = (job for job, _ in parse_scenario(point.scenario).parts)
-        places += [own | {"scenario": f"1x_{job}", "method": "naive"} for job in jobs]
-    rates = [numbers.get(identity("rate", **at, host=point.host)) for at in places]
-    known = all(e and e.spread == INTERVAL for e in rates)
-    return not known or any(e.high - e.low > 2 * HOLDS_RATE * e.value for e in rates)
 
 
 def turned(found: Iterable[Row | None]) -> set[str]:
@@ -81,13 +60,13 @@ def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
         said += f", in windows of {spelt}"
     often = ((sets, "each set"), (turns, "each cell of sets that take turns"))
     said += f": {', and '.join(f'{what} {_times(e)}' for e, what in often if e)}. "
-    interleaved = (estimates["design"] == INTERLEAVED).any()  # one such cell has an interval
+    known = (estimates["host"].ne("") & estimates["spread"].ne(NONE)).any()
     if on_cpu(estimates):
         said += (
             "This tries out the workflow. It says nothing about sharing a GPU, and its rates, "
             "gains and slowdowns are no results."
         )
-    elif sets and max(sets.value, sets.high) < FEW and not interleaved:
+    elif not known:
         said += (
             "With so few replicates only large differences mean something; how much a number "
             "would change if it were measured again is hardly known."

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis import labels
-from analysis.choose import PARTNER, host_bound, place
-from analysis.estimates import MEASURED, NONE, Row, by_id, get, identity
+from analysis.choose import PARTNER, place
+from analysis.estimates import MEASURED, Row, by_id, get, identity
 from analysis.gract_lines import AT, CELLS
 from analysis.quantities import QUANTITIES
 from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
@@ -239,9 +239,7 @@ class _Judge:
         if not points:
             note = f"{cell.label} on a host like the paper's"
             return replace(cell, note=note)
-        # Where its interval is too narrow, a number is but a point.
-        sure = [p._replace(spread=NONE) if host_bound(self.numbers, p) else p for p in points]
-        hosts = tuple((p.host, p.id, test.side(p)) for p in sure)
+        hosts = tuple((p.host, p.id, test.side(p)) for p in points)
         return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
 
     def _fit(self, test: Test, cell: CellJudged) -> CellJudged:

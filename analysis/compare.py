@@ -27,7 +27,7 @@ BESIDE = ["value", "low", "high", "spread", "status"]
 def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Measured numbers of whole sets over all hosts that stand under one id in both, and verdicts;
     columns of B end in `_b`. `word` says how the two stand to each other, of ORDER: whether their
-    spreads (intervals of one host, or ranges over hosts) have anything in common.
+    spreads (95 % intervals, or ranges over hosts) have anything in common.
 
     Raises ValueError where the two have no number in common.
     """
@@ -66,7 +66,8 @@ def markdown(found: pd.DataFrame, names: tuple[str, str]) -> str:
     """compare.md: a table for each quantity, what differs first."""
     lines = [f"# {names[0]} and {names[1]}, side by side", "", f"{summary(found)}.", ""]
     lines += [
-        "In parentheses: least to most over hosts; in brackets: the 95 % interval of one host. "
+        "In brackets: the 95 % interval of a new host, or of the next cell of the only one; in "
+        "parentheses: least to most over hosts. "
         "Each study's gains are relative to its own jobs alone. *Apart*: the spreads have nothing "
         "in common; *overlap*: they have."
     ]

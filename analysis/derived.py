@@ -15,7 +15,7 @@ from analysis.quantities import LOG
 from analysis.records import flags
 from workflow.collocation.spec.names import ALONE_VARIANTS, PAPER_IMPLEMENTATION, parse_scenario
 
-BARE = {"low": np.nan, "high": np.nan, "spread": NONE}
+BARE = {"low": np.nan, "high": np.nan, "half": np.nan, "spread": NONE}
 
 
 def derived(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
@@ -144,11 +144,9 @@ def _ratio(
     first, base = rates[0], bases[0]
     made = {"value": mean([r["value"] for r in replicates], LOG), "n": len(replicates)} | BARE
     if len(rates) == 1 and base.host and first.spread == base.spread == INTERVAL:
-        ratio = first.value / base.value
-        down = math.hypot(math.log(first.value / first.low), math.log(base.high / base.value))
-        up = math.hypot(math.log(first.high / first.value), math.log(base.value / base.low))
-        ends = ratio * math.exp(-down), ratio * math.exp(up)
-        made |= dict(zip(("low", "high", "spread"), (*ends, INTERVAL), strict=True))
+        half = math.hypot(first.half, base.half)
+        ends = made["value"] * math.exp(-half), made["value"] * math.exp(half)
+        made |= dict(zip(BARE, (*ends, half, INTERVAL), strict=True))
     made |= {"quantity": quantity, "job": "", "replicates": replicates}
     return first._asdict() | made | {"flags": flagged, "note": note}
 
@@ -157,7 +155,7 @@ def variation(found: pd.DataFrame) -> pd.DataFrame:
     """How far a rate varies over the replicates of one host; over all the middle and the range."""
     rates = found[(found["quantity"] == "rate") & (found["host"] != "") & (found["n"] > 1)]
     spreads = [stdev(math.log(r["value"]) for r in found) for found in rates["replicates"]]
-    every = over_hosts(rates.assign(quantity="rate_cv", value=spreads, **BARE))
+    every = over_hosts(rates.assign(quantity="rate_cv", value=spreads, kind=None, **BARE))
     if every.empty:
         return every
     both, place = (
@@ -172,7 +170,7 @@ def host_spread(found: pd.DataFrame) -> pd.DataFrame:
     """How far a job alone differs between hosts: in its rate, and in that of a busy GPU."""
     alone = _alone(found, "rate", "device_rate", variants=ALONE_VARIANTS)
     alone = alone[(alone["host"] == "") & (alone["hosts"] > 1)]
-    value = alone["high"] / alone["low"] - 1
+    value = alone["most"] / alone["least"] - 1
     return alone.assign(**{"quantity": alone["quantity"] + "_apart", "value": value} | BARE)
 
 

@@ -26,8 +26,9 @@ from workflow.collocation.spec.names import (
 )
 
 MEASURED = "measured"
-# What low and high are: a 95 % interval of one host, least and most over hosts, or nothing.
-INTERVAL, RANGE, NONE = "interval", "range", "none"
+# What low and high are: the 95 % interval of a new host, or of one host's next cell; what a single
+# interleaved cell tells of itself; least and most over hosts; or nothing.
+PREDICTION, INTERVAL, CELL, RANGE, NONE = "prediction", "interval", "cell", "range", "none"
 # Design of a number that some hosts have of cells of their own, and others of interleaved cells.
 REPLICATES, BOTH = "replicates", "both"
 # What a number is of; together with quantity, and host or source, they make its id.

@@ -14,7 +14,7 @@ from argparse import Namespace
 import pandas as pd
 
 from analysis import estimates as table
-from analysis.estimates import BOTH, INTERVAL, MEASURED, RANGE, Row
+from analysis.estimates import BOTH, CELL, INTERVAL, MEASURED, PREDICTION, RANGE, Row
 from analysis.gract_lines import AT
 from analysis.quantities import LOG, QUANTITIES
 from workflow.collocation.spec.names import INTERLEAVED
@@ -31,7 +31,12 @@ _DESIGNS = {
     INTERLEAVED: "slices of conditions that take turns in one cell",
     BOTH: "slices of conditions that take turns on some hosts, a cell for each set on others",
 }
-_SPREAD = {INTERVAL: "95 % interval", RANGE: "range over hosts"}
+_SPREAD = {
+    PREDICTION: "95 % interval of a new host",
+    INTERVAL: "95 % interval of the host's next cell",
+    CELL: "95 % interval of the cell's own batches",
+    RANGE: "range over hosts",
+}
 
 
 def explain(estimates: pd.DataFrame, identity: str) -> str:
@@ -68,7 +73,8 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
         over = " (conditions of one cell)" if r["over"] == r["cell"] else over
         host = hosts.get(r["cell"], "")
         lines.append(f"    {r['value']:.6g}{parts}  {r['cell']}{over}{host}")
-        if batches := len(r["batches"]):
+        if e.spread == CELL:
+            batches = len(r["batches"])
             lines.append(f"      its rounds in {batches} batches, which the interval is of:")
             lines.append("      " + " ".join(f"{value:.5g}" for value in r["batches"]))
     return "\n".join(lines)

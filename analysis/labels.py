@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from analysis.estimates import INTERVAL, NONE, RANGE, Row
+from analysis.estimates import CELL, INTERVAL, NONE, PREDICTION, RANGE, Row
 from analysis.records.untrusted_files import read_json
 from workflow.collocation.spec.names import (
-    INTERLEAVED,
     PAPER_IMPLEMENTATION,
     family_of,
     parse_scenario,
@@ -38,6 +37,15 @@ _ARMS = {
     "bf16_autograd": "bf16 (autograd's thread)",
     "graph": "bf16 + CUDA graph",
     "compile": "bf16, compiled",
+}
+KINDS = {  # of `intervals.kinds`
+    "alone_waits": "alone, waits for its host",
+    "alone_busy": "alone, keeps the GPU busy",
+    "alone_graph": "alone, CUDA graph",
+    "set_waits": "set that waits for its host",
+    "set_full": "set of jobs that wait, which fill the GPU together",
+    "set_busy": "set of jobs that keep the GPU busy",
+    "set_graph": "set of CUDA graphs",
 }
 _STATUSES = {"not_run": "not run", "out_of_memory": "out of memory", "timed_out": "timed out"}
 
@@ -161,17 +169,18 @@ def range_of(values: Iterable[float]) -> str:
 def span(e: Row | None) -> str:
     """The number with what is known of its spread.
 
-    `1.30 [1.30, 1.31]` has the 95 % interval of one host, or of what `, one cell` tells of itself;
-    `6.74 (6.19 to 7.34)` the range over hosts, `8.08 (one replicate)` neither.
+    `1.30 [1.28, 1.33]` has the 95 % interval of a new host or, in the row of a host and where it
+    says `, one host`, of its next cell; `, one cell` what that tells of itself. `6.74 (6.19 to
+    7.34)` has the range over hosts, `8.08 (one replicate)` nothing.
     """
     if e is None or e.value is None or math.isnan(e.value):
         return "–"
     text = number(e.value, e.unit)
     if e.jobs == 1 and e.value == 1 and (e.spread == NONE or e.low == e.high):
         return text  # one job over itself
-    if e.spread == INTERVAL:
-        few = {1: ", one cell", 2: ", two cells"}.get(e.n, "") if e.design == INTERLEAVED else ""
-        return f"{text} [{number(e.low)}, {number(e.high)}]{few}"
+    if e.spread in (PREDICTION, INTERVAL, CELL):
+        known = {CELL: ", one cell", INTERVAL: ", one host" if e.hosts == 1 and not e.host else ""}
+        return f"{text} [{number(e.low)}, {number(e.high)}]{known.get(e.spread, '')}"
     if e.spread == RANGE:
         return f"{text} ({number(e.low)} to {number(e.high)})"
     return f"{text} (one replicate)" if e.n == 1 and len(e.replicates) else text

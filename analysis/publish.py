@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import claims, estimates, gract_lines, predict, reported, rules, runs, study
+from analysis.coverage import coverage
 from analysis.derived import derived
 from analysis.estimates import INTERVAL, NONE
 from analysis.intervals import by_host, over_hosts
@@ -34,16 +35,18 @@ def build(
     prepared = runs.prepared(rows)
     members = prepared.members
     outcomes = study.outcomes(members, plan)
-    numbers = pd.DataFrame(columns=[*estimates.COLUMNS, "jobs", "variant"])
+    numbers, covered = pd.DataFrame(columns=[*estimates.COLUMNS, "jobs", "variant"]), []
     if members["measured"].any():
         found = replicates(members, work).rename(columns={"at": "cell"}).assign(name="")
         about = members.drop_duplicates("run").set_index("run")
         about = about[["scenario", "implementation", "method", "window", "host"]]
         found = found.join(about.join(runs.conditions(members)), on="run")
-        measured = _marked(_with_sets(over_hosts(by_host(found))))
+        single = by_host(found)
+        measured = _marked(_with_sets(over_hosts(single)))
         others = derived(measured, outcomes)
         numbers = _with_sets(pd.concat([measured, others], ignore_index=True))
-    counts = [*study.counts(prepared, plan, numbers), *study.provenance(members)]
+        covered = [*coverage(single)]
+    counts = [*study.counts(prepared, plan, numbers), *study.provenance(members), *covered]
     return estimates.combined([numbers, outcomes, pd.DataFrame(counts)])
 
 

@@ -63,23 +63,9 @@ def test_hosts_decide_by_their_intervals(test, hosts, verdict):
     assert decide(cell("stp", *hosts), test).verdict == verdict
 
 
-@pytest.mark.parametrize("waits", ["", "mps", "naive", "alone"])
-@pytest.mark.parametrize(
-    ("quantity", "of"), [("rate_over_naive", "mps naive"), ("stp", "mps alone"), ("s", "mps")]
-)
-def test_fewer_than_three_interleaved_cells_decide_only_by_sets_that_hold_their_rate(
-    waits, quantity, of
-):
-    """MPS over plain for seven small jobs, minutes apart on one card: 1.42 ± 0.04, 1.97 ± 0.06."""
-    alone = {"method": "naive", "scenario": f"1x_{JOB}"}
-    rates = [outcome()]
-    for name, where in {"mps": {}, "naive": {"method": "naive"}, "alone": alone}.items():
-        off = 0.04 if name == waits else 0.009
-        rates += cell("rate", (1 - off, 1 + off), **where)
-    few = Verdict.IMPRECISE if waits in of.split() else Verdict.HOLDS
-    for n, verdict in ((1, few), (2, few), (3, Verdict.HOLDS)):
-        rows = [r | {"n": n} for r in cell(quantity, (1.6, 1.9), design="interleaved")]
-        assert decide(rows + rates, MORE | {"quantity": quantity}).verdict == verdict
+@pytest.mark.parametrize(("spread", "verdict"), [("interval", "holds"), ("cell", "too imprecise")])
+def test_what_one_interleaved_cell_tells_of_itself_decides_nothing(spread, verdict):
+    assert decide(cell("stp", (1.6, 1.9), spread=spread), MORE).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from scipy import stats
 from analysis import estimates, explain, publish, runs
 from analysis.formulas import makespan
 from analysis.gract_lines import AT, READ
-from analysis.intervals import interval
-from analysis.quantities import LOG, QUANTITIES, SHARE
+from analysis.quantities import QUANTITIES
 from analysis.records.schema import SCHEMA
 from tests.handmade import frame, number, simulated, written
 from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
@@ -129,7 +128,8 @@ def test_a_faster_host_changes_no_ratio(host, factor, seed):
 
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=4)
-def test_another_host_changes_no_row_of_the_first(seed):
+def test_another_host_changes_no_value_of_the_first(seed):
+    """Its intervals it does: how cells vary is pooled over hosts."""
     design = Design([THIN, WIDE], counts=(2,), mixes=(PAIR,), hosts=3, replicates=2)
 
     def without_last(rows):
@@ -140,7 +140,8 @@ def test_another_host_changes_no_row_of_the_first(seed):
     assert single and single < three.keys()
     for identity in single:
         if two[identity].quantity != "over_fastest" or "over hosts" not in two[identity].note:
-            assert told(three[identity]) == told(two[identity]), identity
+            ours, theirs = told(three[identity]), told(two[identity])
+            assert (ours[0], *ours[3:]) == (theirs[0], *theirs[3:]), identity
 
 
 @given(seed=st.integers(0, 1000))
@@ -154,18 +155,7 @@ def test_the_order_of_rows_of_cells_does_not_matter(seed):
             assert one == pytest.approx(other), identity
 
 
-@given(
-    st.lists(st.floats(0.01, 1.0), min_size=2, max_size=8), st.sampled_from([LOG, SHARE, "plain"])
-)
-def test_an_interval_holds_its_mean(values, scale):
-    mean, low, high = interval(values, scale)
-    assert low * (1 - 1e-9) <= mean <= high * (1 + 1e-9)
-    assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
-    assert scale != SHARE or 0 <= low <= high <= 1
-
-
 def test_one_replicate_has_no_interval():
-    assert interval([0.7], LOG) == (0.7, None, None)
     found = built(Design([THIN], replicates=1))
     for e in found.values():
         if e.scenario and e.quantity != "outcome":

@@ -14,7 +14,7 @@ from analysis import estimates as table
 from analysis.__main__ import main as analysis
 from analysis.advice import Option
 from analysis.estimates import INTERVAL, RANGE
-from analysis.pages import contents, render, spelling, tables
+from analysis.pages import belief, contents, render, spelling, tables
 from analysis.quantities import QUANTITIES
 from analysis.rules import read as read_rules
 from tests import handmade as numbers
@@ -187,7 +187,7 @@ def test_belief_says_yes_where_the_interval_excludes_a_difference(
     }
     of |= {"spread": "none" if low is None else INTERVAL, "n": 3, "host": "h1"}
     aa = Estimate(quantity, scenario=f"{jobs}x_thin_b32", **of)
-    (row,) = contents.agreement(numbers.frame([*NOTHING, aa])).itertuples(index=False)
+    (row,) = belief.agreement(numbers.frame([*NOTHING, aa])).itertuples(index=False)
     assert row[-1].partition(" (")[0] == shown
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.advice import advise
 from analysis.claims import verdicts
-from analysis.estimates import INTERVAL, by_id
+from analysis.estimates import CELL, INTERVAL, by_id
 from analysis.records import flags
 from analysis.rules import Rules
 from tests.handmade import built as made
@@ -27,37 +27,41 @@ def built(design, seed):
 
 @pytest.fixture(scope="module")
 def covered():
-    """(quantity, kind of job) → for each interval of one host whether it holds the truth."""
+    """(quantity, kind of job) → for each interval of one host whether it holds its next cell."""
     found = defaultdict(list)
     for seed in range(3):
-        jobs = [*LAUNCH, *BUSY]
-        design = Design(jobs, counts=(3,), hosts=10, failing=0.05, unsteady=0.1)
-        study, estimates = built(design, seed)
-        for e in estimates.values():
-            true = study.true.get((e.quantity, e.scenario, e.implementation, e.method, e.host))
+        design = Design([*LAUNCH, *BUSY], counts=(3,), hosts=10, replicates=4, unsteady=0.1)
+        study = simulate(design, seed)
+        last = {f"r{4 * host}" for host in range(1, 11)}
+
+        def without(rows, last=last):
+            return [row for row in rows if row["cell"].rsplit("/")[-1] not in last]
+
+        told = by_id(made(study, change=without))
+        for e in by_id(made(study)).values():
             # Of numbers that share their replicates only one is asked.
             asked = e.method == "mps" if e.jobs > 1 else e.quantity == "rate"
-            if e.host and e.spread == INTERVAL and true is not None and asked:
-                kind = "alone" if e.jobs == 1 else "busy" if "thick" in e.scenario else "thin"
-                found[e.quantity, kind].append(e.low <= true <= e.high)
+            if e.host and asked and e.scenario and e.quantity != "outcome":
+                [new] = [r["value"] for r in e.replicates if r["cell"].split("/")[-2] in last] or [
+                    0
+                ]
+                own = told[e.id]
+                if own.spread == INTERVAL and new:
+                    kind = "alone" if e.jobs == 1 else "busy" if "thick" in e.scenario else "thin"
+                    found[e.quantity, kind].append(own.low <= new <= own.high)
     return found
 
 
-@pytest.mark.parametrize(
-    ("quantity", "kinds"),
-    [(q, ("alone", "thin", "busy")) for q in ("rate", "stp", "s", "gract", "rate_over_naive")]
-    + [("rate", (kind,)) for kind in ("alone", "thin", "busy")],
-)
-def test_an_interval_of_one_host_holds_the_truth_95_times_in_a_hundred(covered, quantity, kinds):
-    hits = [hit for kind in kinds for hit in covered[quantity, kind]]
-    assert len(hits) > (400 if len(kinds) > 1 else 120)
-    low, high = (0.915, 0.98) if len(kinds) > 1 else (0.91, 0.985)
-    assert low <= sum(hits) / len(hits) <= high
+@pytest.mark.parametrize("quantity", ["rate", "stp", "s", "gract", "rate_over_naive"])
+def test_an_interval_of_one_host_holds_its_next_cell_95_times_in_a_hundred(covered, quantity):
+    for kind in ("alone", "thin", "busy") if quantity == "rate" else ("thin", "busy"):
+        hits = covered[quantity, kind]
+        assert len(hits) >= 150
+        assert 0.9 <= sum(hits) / len(hits) <= 0.98, kind
 
 
 QUIET = Noise(device=0.0, drift=0.0)  # a cell knows nothing of what the next one would read
-TURNS = [(f"7x_{job.name}", "alone-naive-naive-mps") for job in LAUNCH]
-TURNS.append(("3x_thin0+2x_thin1", "alone-naive-mps-mps"))
+TURNS = [(f"7x_{job.name}", "alone-naive-naive-mps-mps") for job in LAUNCH]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,7 @@ def turns():
         for e in estimates.values():
             true = study.true.get((e.quantity, e.scenario, e.implementation, e.method, e.host))
             drifts = noise.drift and e.quantity in ("rate", "s")
-            if e.host and e.spread == INTERVAL and true is not None and not drifts:
+            if e.host and e.spread == CELL and true is not None and not drifts:
                 kind = "alone" if e.jobs == 1 else e.method
                 found[e.quantity, kind].append((e.low <= true <= e.high, e.high / e.low))
     return found
@@ -94,7 +98,7 @@ def turns():
         ("aa", "mps", 1.05),
     ],
 )
-def test_so_does_one_of_a_single_interleaved_cell(turns, quantity, kind, widest):
+def test_what_one_interleaved_cell_tells_holds_the_truth(turns, quantity, kind, widest):
     """A drift of the host that is common to all conditions is in no ratio. widest: high over
     low.
     """
@@ -104,23 +108,7 @@ def test_so_does_one_of_a_single_interleaved_cell(turns, quantity, kind, widest)
     assert sorted(widths)[len(widths) // 2] < widest
 
 
-@pytest.mark.parametrize("cells", [2, 4])
-def test_so_do_those_of_several_interleaved_cells(cells):
-    """Four have a t interval, two reach from one end of their own to the other."""
-    hits = []
-    turns = [(f"7x_{job.name}", "alone-mps") for job in LAUNCH]
-    design = Design(LAUNCH, (), hosts=6, replicates=0, turns=turns, turn_cells=cells, noise=QUIET)
-    for seed in range(2):
-        study, estimates = built(design, seed)
-        for e in estimates.values():
-            if e.host and e.quantity == "stp" and e.jobs == 7:
-                assert e.n == cells
-                true = study.true["stp", e.scenario, e.implementation, e.method, e.host]
-                hits.append(e.low <= true <= e.high)
-    assert 0.92 <= sum(hits) / len(hits) <= (0.985 if cells > 2 else 1)
-
-
-def test_over_several_hosts_low_and_high_are_the_least_and_the_most_of_theirs():
+def test_over_several_hosts_stands_a_prediction_or_the_least_and_the_most_of_theirs():
     design = Design([*LAUNCH[:3], *BUSY[:2]], hosts=4, replicates=3, failing=0.2, split=True)
     _, estimates = built(design, 1)
     by_place = defaultdict(list)
@@ -133,10 +121,10 @@ def test_over_several_hosts_low_and_high_are_the_least_and_the_most_of_theirs():
         if e.host or not e.scenario or len(on) < 2 or e.quantity == "outcome":
             continue
         points = [h.value for h in on]
-        assert (e.low, e.high) == (min(points), max(points)), e.id
+        assert e.spread == "range" or (e.spread, e.quantity != "rate_cv") == ("prediction", True)
+        assert e.spread == "prediction" or (e.low, e.high) == (min(points), max(points)), e.id
         assert e.low * (1 - 1e-12) <= e.value <= e.high * (1 + 1e-12)
         assert (e.hosts, e.n) == (len(on), sum(h.n for h in on))
-        assert e.spread == "range"
         seen[e.quantity] += 1
     assert seen.keys() >= {"rate", "stp", "s", "gaps", "gract", "rate_over_naive", "rate_cv"}
 
@@ -168,7 +156,7 @@ def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
                 base = estimates[f"rate:{one}/graph/naive@{e.host}"]
                 down = math.log(own.value / own.low), math.log(base.high / base.value)
                 assert math.log(e.value / e.low) == pytest.approx(math.hypot(*down))
-    assert len(hits) > 300 and 0.93 <= sum(hits) / len(hits) <= 0.99
+    assert len(hits) > 300 and sum(hits) / len(hits) >= 0.93
     _, estimates = built(Design(jobs, counts=(7,), replicates=1), 1)
     assert all(e.spread == "none" for e in estimates.values() if e.quantity == "over_fastest")
 

@@ -31,7 +31,10 @@ METHODS = (
     "mig",
 )  # that are drawn; shares of SMs under MPS stand in tables
 DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
-MARKS = "Marks: means; bars: lowest to highest machine, or the 95 % interval of the only one."
+MARKS = (
+    "Marks: means; bars: 95 % interval of a new machine, or, where too few are known, of the next "
+    "cell on the only one, or lowest to highest."
+)
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8,
     "axes.titlelocation": "left", "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,

@@ -238,38 +238,6 @@ def missing(estimates: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Comparisons of a set with itself: the ratio should be 1. Shown: the interval excludes a
-    larger difference than the bound.
-    """
-    rows = []
-    for title, quantity, where, bound in (
-        ("the same set twice, each in a cell of its own", "rate_over_naive", {"method": TWIN}, 0.1),
-        ("the same set twice, in turns in one cell", "aa", {}, 0.003),
-    ):
-        for e in _rows(table.of(estimates, quantity, host="*", **where)):
-            # A job alone changes its speed with its host.
-            most = 10 * bound if quantity == "aa" and e.jobs == 1 else bound
-            said = {"compared": title, "jobs": labels.scenario(e.scenario)}
-            said |= {"written": _written(e), "machine": e.host}
-            said |= {"ratio": Number(e, as_.precise), "of": Number(e, as_.how_many)}
-            rows.append(said | {"within its bound": f"{_within(e, most)} ({100 * most:g} %)"})
-    return pd.DataFrame(rows)
-
-
-def _within(e: Row, most: float) -> str:
-    """Whether the interval shows that a ratio differs from 1 by no more than so much."""
-    if e.low != e.low or any(e.low < end < e.high for end in (1 - most, 1 + most)):
-        return "not shown"
-    return "yes" if 1 - most < e.low and e.high < 1 + most else "no"
-
-
-def monitoring(estimates: pd.DataFrame) -> pd.DataFrame:
-    """What `make bench` read for the study."""
-    rows = _rows(table.of(estimates, "bench"))
-    return pd.DataFrame([{"measured": e.note, "value": Number(e, labels.span)} for e in rows])
-
-
 def flagged(estimates: pd.DataFrame, flag: str) -> str:
     """Sets with a flag on their throughput or its gain, by name; empty without any."""
     rows = estimates[estimates["quantity"].isin(["rate", "stp"]) & (estimates["host"] == "")]

@@ -21,7 +21,7 @@ from analysis import advice, claims, estimates, labels
 from analysis.advice import Advice
 from analysis.choose import on_cpu, scope, update
 from analysis.figures import INDEX
-from analysis.pages import PAGES, TABLES, contents, spelling, tables
+from analysis.pages import PAGES, TABLES, belief, contents, spelling, tables
 from analysis.pages.spelling import known, plain
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, implementation_order
@@ -35,7 +35,7 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-SPELLINGS = ("num", "bare", "span", "share", "percent")
+SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent")
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 _LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
 
@@ -88,6 +88,7 @@ class Study:
             "study": self,
             "estimates": self.estimates,
             "contents": contents,
+            "belief": belief,
             "table": tables.markdown,
             "get": get,
             "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),

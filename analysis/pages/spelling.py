@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 
 from analysis import labels
-from analysis.estimates import INTERVAL, RANGE, Row
+from analysis.estimates import CELL, INTERVAL, PREDICTION, RANGE, Row
 
 NOTHING = "–"
 Spell = Callable[[Row | None], str]
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~])")
-_ENDS = {INTERVAL: " [{:.1f}, {:.1f} %]", RANGE: " ({:.1f} to {:.1f} %)"}
+_ENDS = dict.fromkeys((PREDICTION, INTERVAL, CELL), " [{:.1f}, {:.1f} %]")
+_ENDS |= {RANGE: " ({:.1f} to {:.1f} %)"}
 
 
 def plain(text: object) -> str:
@@ -31,7 +32,7 @@ def _spelling(spell: Callable[[Row], str]) -> Spell:
 
 @_spelling
 def span(e: Row) -> str:
-    """With its interval, or its range over hosts; the unit stands in a column's title."""
+    """With its interval or its range over hosts; the unit stands in a column's title."""
     return labels.span(e).replace(f" {e.unit}", "", 1) if e.unit else labels.span(e)
 
 
@@ -59,4 +60,5 @@ num = _spelling(lambda e: labels.number(e.value, e.unit))  # `57.9k samples/s`, 
 bare = _spelling(lambda e: labels.number(e.value))  # where the unit stands in a column's title
 millis = _spelling(lambda e: labels.number(1000 * e.value))  # in thousandths of its unit: J as mJ
 share = _spelling(lambda e: f"{100 * e.value:.0f} %")  # without its spread
+share_of = _spelling(lambda e: f"{100 * e.value:.0f} % of {e.n}")
 count = _spelling(lambda e: f"{e.value:,.0f}")

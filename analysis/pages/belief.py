@@ -1,0 +1,60 @@
+"""The tables of the page that says why a study's numbers can be believed."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import estimates as table
+from analysis import labels
+from analysis.coverage import CELLS, COVERED, HOSTS
+from analysis.estimates import Row
+from analysis.pages import spelling as as_
+from analysis.pages.tables import Number
+from analysis.quantities import QUANTITIES
+from workflow.collocation.spec.names import TWIN
+
+
+def coverage(estimates: pd.DataFrame) -> pd.DataFrame:
+    """How many cells and hosts lie in the interval made without them, by kind and quantity."""
+    names, rows = set(table.of(estimates, "covered")["name"]), []
+    for kind, title in labels.KINDS.items():
+        for quantity in COVERED:
+            own = [f"{what}/{kind}/{quantity}" for what in (CELLS, HOSTS)]
+            if not names.isdisjoint(own):
+                cells, hosts = (table.get(estimates, "covered", name=name) for name in own)
+                said = {"jobs": title, "quantity": QUANTITIES[quantity].title}
+                said |= {"next cells inside": Number(cells, as_.share_of)}
+                rows.append(said | {"new machines inside": Number(hosts, as_.share_of)})
+    return pd.DataFrame(rows)
+
+
+def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Comparisons of a set with itself: the ratio should be 1. Shown: the interval excludes a
+    larger difference than the bound.
+    """
+    rows = []
+    for title, quantity, where, bound in (
+        ("the same set twice, each in a cell of its own", "rate_over_naive", {"method": TWIN}, 0.1),
+        ("the same set twice, in turns in one cell", "aa", {}, 0.003),
+    ):
+        for e in table.of(estimates, quantity, host="*", **where).itertuples():
+            # A job alone changes its speed with its host.
+            most = 10 * bound if quantity == "aa" and e.jobs == 1 else bound
+            said = {"compared": title, "jobs": labels.scenario(e.scenario)}
+            said |= {"written": labels.implementation(e.implementation), "machine": e.host}
+            said |= {"ratio": Number(e, as_.precise), "of": Number(e, as_.how_many)}
+            rows.append(said | {"within its bound": f"{_within(e, most)} ({100 * most:g} %)"})
+    return pd.DataFrame(rows)
+
+
+def _within(e: Row, most: float) -> str:
+    """Whether the interval shows that a ratio differs from 1 by no more than so much."""
+    if e.low != e.low or any(e.low < end < e.high for end in (1 - most, 1 + most)):
+        return "not shown"
+    return "yes" if 1 - most < e.low and e.high < 1 + most else "no"
+
+
+def monitoring(estimates: pd.DataFrame) -> pd.DataFrame:
+    """What `make bench` read for the study."""
+    rows = table.of(estimates, "bench").itertuples()
+    return pd.DataFrame([{"measured": e.note, "value": Number(e, labels.span)} for e in rows])
