@@ -33,7 +33,7 @@ _DESIGNS = {
 }
 _SPREAD = {
     PREDICTION: "95 % interval of a new host",
-    INTERVAL: "95 % interval of the host's next cell",
+    INTERVAL: "95 % interval",
     CELL: "95 % interval of the cell's own batches",
     RANGE: "range over hosts",
 }
