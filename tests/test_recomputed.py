@@ -116,19 +116,27 @@ def on_hosts(estimates, cells, scenario, method):
 
 
 def check(row, values, tolerance):
-    """Value and t interval of geometric means against a row of one host."""
+    """Value of geometric means against a row of one host."""
     assert row["n"] == len(values), row["id"]
-    logs = np.log(values)
-    assert row["value"] == pytest.approx(np.exp(logs.mean()), rel=tolerance), row["id"]
-    if len(values) == 1:
-        assert row["low"] is row["high"] is None
-        return
-    t = stats.t.ppf(0.975, len(logs) - 1)
-    half = t * logs.std(ddof=1) / math.sqrt(len(logs))
-    # Replicates that are off by the tolerance, in the worst way, move an end by so much.
-    ends = tolerance * (1 + t / math.sqrt(len(logs) - 1))
-    assert row["low"] == pytest.approx(np.exp(logs.mean() - half), rel=ends), row["id"]
-    assert row["high"] == pytest.approx(np.exp(logs.mean() + half), rel=ends), row["id"]
+    assert row["value"] == pytest.approx(np.exp(np.log(values).mean()), rel=tolerance), row["id"]
+
+
+def test_intervals_of_jobs_alone_follow_from_how_all_their_cells_vary(estimates):
+    """Of those that wait for their host, and are no CUDA graphs."""
+    alone = [
+        row
+        for name, row in estimates.items()
+        if name.startswith("rate:1x_") and "/naive" in name and "graph" not in name and row["host"]
+        if estimates[f"gract{name[4:].partition('@')[0]}"]["value"] < 0.9
+    ]
+    logs = [np.log([r["value"] for r in row["replicates"]]) for row in alone]
+    freedom = sum(len(each) - 1 for each in logs)
+    deviation = math.sqrt(sum(((each - each.mean()) ** 2).sum() for each in logs) / freedom)
+    assert len(alone) > 15
+    for row, each in zip(alone, logs, strict=True):
+        half = stats.t.ppf(0.975, freedom) * deviation * math.sqrt(1 + 1 / len(each))
+        ends = np.exp(each.mean() - half), np.exp(each.mean() + half)
+        assert (row["low"], row["high"]) == pytest.approx(ends, rel=1e-9), row["id"]
 
 
 @pytest.mark.parametrize(("scenario", "method"), SETS, ids=lambda each: each)
