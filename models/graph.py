@@ -76,7 +76,8 @@ class GraphedStep:
     def _capture(self) -> None:
         self.graph, cause = torch.cuda.CUDAGraph(), None
         try:
-            with torch.cuda.graph(self.graph):
+            # On a stream of its own, or jobs of one process would share cuBLAS's workspace.
+            with torch.cuda.graph(self.graph, stream=self.side):
                 try:
                     self.loss = self.job.step(self.fetch(self.row))
                 except Exception as error:
