@@ -40,6 +40,7 @@ def served(device: FakeCard, clients: list[int], status: str = "ACTIVE", **limit
         "get_server_list": "5\n",
         "get_server_status 5": f"{status}\n",
         "get_client_list 5": "".join(f"{pid}\n" for pid in clients),
+        "get_default_client_priority": "0\n",
     }
     daemon = SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": device.uuid})
     return mps.Clients(device, daemon, {0: member(**limits)})

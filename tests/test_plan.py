@@ -168,6 +168,7 @@ def test_a_completion_gives_each_member_its_work():
 VARIANTS = {
     "mps_14": {"sm_percent": 14},
     "mps_small": {"pinned_memory_mb": 2000},
+    "mps_first": {"priority": {SMALL: 0, C: 1}},
     "mps_uneven": {"sm_percent": {SMALL: 30, C: 60.5}, "pinned_memory_mb": {SMALL: 9, C: 11}},
 }
 UNEVEN = [{"sm_percent": p, "pinned_memory_mb": mb} for p, mb in ((30, 9), (60.5, 11))]
@@ -182,6 +183,7 @@ UNEVEN = [{"sm_percent": p, "pinned_memory_mb": mb} for p, mb in ((30, 9), (60.5
         ("mps_overlap", {SMALL: 1}, [{"sm_percent": 100}]),
         ("mps_14", {SMALL: 1, C: 1}, [{"sm_percent": 14}] * 2),
         ("mps_small", {SMALL: 1, C: 1}, [{"pinned_memory_mb": 2000}] * 2),
+        ("mps_first", {SMALL: 2, C: 1}, [{"priority": 0}] * 2 + [{"priority": 1}]),
         ("mps_uneven", {SMALL: 1, C: 1}, UNEVEN),
     ],
 )
@@ -189,7 +191,7 @@ def test_limits_stand_in_the_spec_of_the_members_that_have_them(method, members,
     mixes = [{"members": members, "methods": [method]}]
     cells = expand(small_study(variants=VARIANTS, ladders=[], mixes=mixes), WORKLOADS)
     [cell] = [cell for cell in cells if cell.method == method and cell.replicate == 1]
-    keys = ("sm_percent", "pinned_memory_mb")
+    keys = ("sm_percent", "pinned_memory_mb", "priority")
     found = cell.spec.to_json()["members"]
     assert [{k: m[k] for k in keys if k in m} for m in found] == limits
 

@@ -125,6 +125,7 @@ mixes.0.work: {SMALL: 3} | mixes.0.work: allowed with measure {kind: completion}
 variants: {mps_equal: {sm_percent: 10}} | variants.mps_equal: is a method already
 variants: {naive_slow: {sm_percent: 10}} | variants.naive_slow | should match pattern '^mps_
 variants: {mps_all: {sm_percent: 101}} | variants.mps_all.sm_percent: 101 is not allowed | equal
+variants: {mps_first: {priority: {SMALL: 0, LARGE: 2}}} | variants.mps_first.priority: | or 1
 """
 
 

@@ -29,6 +29,7 @@ MIB = 2**20
 SET_BY = {  # what a member is limited to → the variable that does it
     "sm_percent": ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "{:.6g}"),
     "pinned_memory_mb": ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0={}M"),
+    "priority": ("CUDA_MPS_CLIENT_PRIORITY", "{}"),
 }
 
 
@@ -102,7 +103,7 @@ class Clients(Sharing):
         proven = bool(reports) and not any(limit["unproven"] for limit in limits.values())
         self.server = server
         comparable = server in (self.listed["compute"] or []) and self.listed["mps"] is not None
-        return {
+        found = {
             "verified": proven or None,
             "server": server,
             "status": status,
@@ -113,6 +114,12 @@ class Clients(Sharing):
             "devices": {member: report.device_uuid for member, report in reports.items()},
             "limits": limits,
         }
+        # No interface of MPS shows what priority a client has: only how members do tells.
+        asked = {m: its.priority for m, its in self.members.items() if its.priority is not None}
+        if asked:
+            default = self.daemon.ask("get_default_client_priority").strip()
+            found["priorities"] = {"asked": asked, "default": default, "seen": None}
+        return found
 
     def own_pids(self) -> set[int]:
         return self.names

@@ -59,7 +59,7 @@ class ImplementationSpec(Strict):
 class MemberSpec(Strict):
     """One job of the set. job: its workload, as this cell runs it. cores_of: the machine's cores
     divided by this; None: all of them. source: digest of the code of the user's own. sm_percent,
-    pinned_memory_mb, slice: what its method gives it. work: steps, of a completion.
+    pinned_memory_mb, priority, slice: what its method gives it. work: steps, of a completion.
     condition: which of those that interleaved cell it belongs to.
     """
 
@@ -69,6 +69,7 @@ class MemberSpec(Strict):
     source: str | None = None
     sm_percent: float | None = None
     pinned_memory_mb: int | None = None
+    priority: int | None = None
     slice: str | None = None
     work: int | None = None
     condition: int | None = None

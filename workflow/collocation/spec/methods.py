@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, StrictInt, ValidationError, field_validator
 
 from workflow.collocation.spec.errors import Name, Positive, Strict
 from workflow.collocation.spec.names import METHODS as ORDER
@@ -12,10 +12,11 @@ from workflow.collocation.spec.names import STREAMS, family_of
 MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
 MOST_STREAMS = 32  # that torch makes of one process, before two get the same
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
+Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
 class Limits(Strict):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory."""
+    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
         None,
@@ -24,6 +25,9 @@ class Limits(Strict):
     )
     pinned_memory_mb: Positive | dict[Name, Positive] | None = Field(
         None, description="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: megabytes, for all or each workload"
+    )
+    priority: dict[Name, Priority] | None = Field(
+        None, description="CUDA_MPS_CLIENT_PRIORITY of each workload: 0 (normal) or 1 (below it)"
     )
 
     @field_validator("*", mode="wrap")
