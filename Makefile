@@ -18,7 +18,7 @@
 # make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=h200
 # make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=h200
-# make bench     what the training loop and the sampler of telemetry cost; BENCH=--help, BENCH=graph-speeds
+# make bench     what the training loop costs; BENCH=watching (what monitors cost), BENCH=graph-speeds, BENCH=--help
 # make test      install, then lint, verify what ships, and run the test suite
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
 # make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too

@@ -1,6 +1,7 @@
-"""make bench: the bare loop under the same method and on the same cores, and the sampler's cost."""
+"""make bench: the bare loop under the same method, on the same cores; what watching costs."""
 
-import re
+import json
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
+from bench import cells, watching  # noqa: E402
 from bench.graph_speeds import table  # noqa: E402
 
 
@@ -27,13 +29,33 @@ def test_both_are_measured_in_turns(data, capsys):
     assert "median ratio of pairs" in said and "beside its warm-up and window" in said
 
 
-def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "SEGMENT_S", 0.3)
-    monkeypatch.setattr(bench, "SETTLE_S", 0.05)
-    assert bench.main(["--case", "naive1", "--sampler", "2", "--data", str(data)]) == 0
+def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(watching, "SEGMENT_S", 0.3)
+    monkeypatch.setattr(watching, "SETTLE_S", 0.05)
+    told = ["--case", "naive1", "--blocks", "2", "--output", str(tmp_path / "found.json")]
+    assert bench.main(["watching", *told, "--data", str(data)]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    loss, low, high, pairs = map(float, re.findall(r"-?[\d.]+", said))
-    assert low < loss < high and pairs == 2
+    [found] = json.loads((tmp_path / "found.json").read_text()).values()
+    value, low, high = found["ours"]["throughput"]
+    assert (
+        low < value < high
+        and found["ours"]["blocks"] == 2
+        and f"ours: throughput {value:+.3f}" in said
+    )
+
+
+def test_a_watcher_runs_in_half_of_the_segments_and_one_that_ends_counts_nothing(data, tmp_path):
+    """Somebody's command; the cell has no sampler of its own."""
+    cell = cells.cell_of(bench.CPU_CASES["naive1"], 4)
+    ready = cells.prepare(cell, data)
+    log = tmp_path / "log"
+    code = "import sys, time\nwhile True: print(time.monotonic_ns(), file=open(sys.argv[1], 'a'))"
+    code += "; time.sleep(0.01)"
+    found = watching.cost(cell, ready, None, [sys.executable, "-c", code, log])
+    assert len(found["throughput"]) == 3
+    looks = np.diff(np.array(log.read_text().split(), float)) / 1e9
+    assert looks.max() > watching.SEGMENT_S  # it was stopped
+    assert watching.cost(cell, ready, None, ["true"]) is None
 
 
 def test_graph_speeds_need_a_gpu_and_tell_the_ratio_at_each_event():
@@ -62,15 +84,17 @@ def test_graph_speeds_need_a_gpu_and_tell_the_ratio_at_each_event():
 def test_blocks_are_palindromes_and_what_drifts_evenly_cancels(step_ms):
     """Steps that get slower without an end, and 0.2 % slower where the sampler runs."""
     ends, segments, at = [0], [], 0
-    for number in range(4 * len(bench.ORDER)):
-        state, start = bench.ORDER[number % len(bench.ORDER)], at
+    for number in range(4 * len(watching.ORDER)):
+        state, start = watching.ORDER[number % len(watching.ORDER)], at
         at += 12 * 10**9
         while ends[-1] < at:
-            slower = (1 + 1e-13 * ends[-1]) / (0.998 if state == "ours" else 1)
+            slower = (1 + 1e-13 * ends[-1]) / (0.998 if state == "on" else 1)
             ends.append(ends[-1] + int(step_ms * 10**6 * slower))
-        segments.append((state, start + 10**9, at))
+        segments.append((state, start + 10**9, at, 300 if state == "on" else 298))
     table = pa.table({"member": np.zeros(len(ends), int), "tick": np.array(ends) // 1000})
     table = table.replace_schema_metadata({"tick_ns": "1000", "origin_ns": "0"})
     window = {"start_ns": 0, "end_ns": segments[-1][2] - 1}  # the last block is cut
-    found = bench.block_ratios(segments, {"windows": [window]}, table)
-    assert found == pytest.approx([0.998] * 3, abs=1e-4)
+    rates, powers = watching.block_ratios(segments, {"windows": [window]}, table)
+    assert rates == pytest.approx([0.998] * 3, abs=1e-4)
+    assert powers == pytest.approx([300 / 298] * 3)
+    assert watching.change(rates)[0] == pytest.approx(-0.2, abs=0.01)
