@@ -16,17 +16,26 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from models import compat  # noqa: F401  (before timm)
+from models.data.speech import FRAMES_PER_S
 from models.protocol import die_with_parent
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # isort: skip
 from timm.data.loader import PrefetchLoader  # isort: skip
 
 SAMPLES_DRAWN = 1 << 18  # about so many: 8 MB of rows
+PASSES, BUCKETS = 16, 6  # of speech
 
 
 def layout_of(spec: dict) -> torch.memory_format:
     """How images and weights lie in memory."""
     return torch.channels_last if spec["channels_last"] else torch.contiguous_format
+
+
+def generator_of(seed: int, number: int) -> torch.Generator:
+    """What pass `number` over the samples is drawn by."""
+    # mixed into 32 bits: the generator looks at no more
+    mixed = np.random.SeedSequence([seed, number]).generate_state(1)[0]
+    return torch.Generator().manual_seed(int(mixed))
 
 
 class ResidentInput:
@@ -41,9 +50,7 @@ class ResidentInput:
         count = max(n // self.batch_size, 1) * self.batch_size  # samples of a pass
         drawn = []
         for number in range(min(max(SAMPLES_DRAWN // count, 4), 64)):
-            # mixed into 32 bits: the generator looks at no more
-            mixed = np.random.SeedSequence([spec["seed"], number]).generate_state(1)[0]
-            generator = torch.Generator().manual_seed(int(mixed))
+            generator = generator_of(spec["seed"], number)
             if n < self.batch_size:
                 samples = torch.randint(n, (count,), generator=generator)
             else:
@@ -136,6 +143,66 @@ class ResidentTokens(ResidentInput):
         """Tokens [b, t] and those after them [b, t], int64, of a row's samples."""
         tokens = self.tokens[row].long()
         return tokens[:, :-1], tokens[:, 1:]
+
+
+class ResidentSpeech:
+    """Batches of utterances from `arrays`, as models/data/speech.py's `resident` gives them.
+
+    Buckets of like lengths have as much audio each. A batch is of one bucket, padded to its longest
+    utterance, of as many utterances as make `batch_size` seconds at the bucket's mean length. The
+    first batches are one of each bucket, the longest first, so that memory has its peak and kernels
+    are chosen before a window opens; then come passes over all utterances, in random order.
+    Raises ValueError where there is less audio than a batch.
+    """
+
+    def __init__(self, arrays: dict, spec: dict, device: torch.device):
+        self.lengths = torch.from_numpy(np.array(arrays["lengths"]))
+        batch, audio = spec["batch_size"] * FRAMES_PER_S, int(self.lengths.sum())
+        if audio < batch:
+            said = f"{audio / FRAMES_PER_S:g} s of speech are less than a batch"
+            raise ValueError(f"{said} of {spec['batch_size']} s")
+        ordered = self.lengths.argsort(descending=True, stable=True)
+        number = (self.lengths[ordered].cumsum(0) - 1) * min(BUCKETS, audio // batch) // audio
+        buckets = []
+        for its in (ordered[number == each] for each in number.unique()):
+            size = round(batch / float(self.lengths[its].double().mean()))
+            buckets.append((its, min(max(size, 1), len(its)), int(self.lengths[its[0]])))
+        plan = [(its[:size], longest) for its, size, longest in buckets]
+        for one_pass in range(PASSES):
+            generator, drawn = generator_of(spec["seed"], one_pass), []
+            for its, size, longest in buckets:
+                batches = its[torch.randperm(len(its), generator=generator)].split(size)
+                drawn += [(each, longest) for each in batches if len(each) == size]
+            order = torch.randperm(len(drawn), generator=generator)
+            plan += [drawn[index] for index in order]
+        letters = torch.from_numpy(np.array(arrays["letters"]))
+        self.counts = (letters > 0).sum(1)
+        # The host knows them too, so that no step asks the device how long its utterances are.
+        self.plan = [(each.to(device), each, longest) for each, longest in plan]
+        self.frames = torch.from_numpy(np.array(arrays["frames"])).to(device)
+        self.letters = letters.to(device)
+        self.ends = self.lengths.cumsum(0).to(device)
+        self.begins = self.ends - self.lengths.to(device)
+        self.bytes = self.frames.nbytes + self.letters.nbytes
+
+    def row(self, step: int) -> tuple[Tensor, Tensor, int]:
+        """That step's utterances, on the device and on the host, and the frames of the longest."""
+        return self.plan[step % len(self.plan)]
+
+    def fetch(self, row: tuple[Tensor, Tensor, int]) -> tuple[Tensor, ...]:
+        """Frames [b, t, bands] float32, 0 where there [b, t] is false, letters [b, l] int64; and on
+        the host how many frames and letters [b] there are.
+        """
+        sample, known, longest = row
+        counts = self.counts[known]
+        place = self.begins[sample, None] + torch.arange(longest, device=sample.device)
+        there = place < self.ends[sample, None]
+        frames = self.frames[torch.where(there, place, 0)] * there[..., None]
+        letters = self.letters[sample, : int(counts.max())].long()
+        return frames.float(), there, letters, self.lengths[known], counts
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        return self.fetch(self.row(step))
 
 
 def _start_worker(parent: int, _worker: int) -> None:

@@ -37,7 +37,7 @@ def test_the_models_of_the_catalogue_are_there():
     """What `make study` asks before it runs anything."""
     catalogue = load_workloads(ROOT / "config" / "workloads.yaml")
     trained = {n: job for n, job in catalogue.items() if isinstance(job, Trained)}
-    assert {job.kind for job in trained.values()} == {"vision", "dlrm", "lm"}
+    assert {job.kind for job in trained.values()} == {"vision", "dlrm", "lm", "asr"}
     wrong = {n: check.mistake(job.model_dump(mode="json")) for n, job in trained.items()}
     assert not any(wrong.values()), wrong
 

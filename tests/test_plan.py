@@ -200,7 +200,7 @@ def test_smoke_has_each_family_status_and_measure():
     cells = GRIDS["smoke"]
     members = [member for cell in cells for member in cell.spec.members]
     assert {member.job.dataset for member in members} == {
-        *("digits", "imagenet64", "imagenet", "criteo", "sources", None)
+        *("digits", "imagenet64", "imagenet", "criteo", "sources", "speech", None)
     }
     assert {cell.spec.measure.kind for cell in cells} == set(KINDS)
     assert {cell.n for cell in cells} == {1, 2, 3}

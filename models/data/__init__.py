@@ -23,10 +23,11 @@ from models.data.base import (
 )
 from models.data.criteo import Criteo
 from models.data.images import Cifar10, Digits, ImageNet, ImageNet64
+from models.data.speech import Speech
 from models.data.text import Sources
 
 DATASETS: dict[str, type[Dataset]] = {
-    cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo, Sources)
+    cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo, Sources, Speech)
 }
 # What the manifest says beyond the published record of a dataset.
 PRIVATE = ("format_version", "location", "fingerprint")

@@ -1,14 +1,16 @@
-"""The kinds of job: vision, dlrm, lm, serve, command, and a class of one's own (see base.py)."""
+"""The kinds of job: vision, dlrm, lm, asr, serve, command, or a class of one's own (base.py)."""
 
 from importlib import import_module
 
+from models.jobs.asr import AsrJob
 from models.jobs.command import Command
 from models.jobs.dlrm import DlrmJob
 from models.jobs.lm import LmJob
 from models.jobs.serve import Serve
 from models.jobs.vision import VisionJob
 
-KINDS = {"vision": VisionJob, "dlrm": DlrmJob, "lm": LmJob, "serve": Serve, "command": Command}
+KINDS = {"vision": VisionJob, "dlrm": DlrmJob, "lm": LmJob, "asr": AsrJob}
+KINDS |= {"serve": Serve, "command": Command}
 
 
 def find(kind: str) -> type:

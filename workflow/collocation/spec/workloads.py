@@ -14,7 +14,7 @@ from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import Positive, Strict, meant
 
 IMAGES = ("cifar10", "digits", "imagenet64", "imagenet")
-DATASETS = (*IMAGES, "criteo", "sources")
+DATASETS = (*IMAGES, "criteo", "sources", "speech")
 CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:function or module:Class
 MODEL = rf"^([A-Za-z_][\w.]*|{CODE})$"
 PYTHON = ("python", "python3")  # the study's own, for a command
@@ -139,12 +139,12 @@ class LmOptimizer(DlrmOptimizer):
 
 
 class DecoderArgs(Strict):
-    """The sizes of a language model."""
+    """The sizes of a language model, or of a Conformer."""
 
     dim: Positive = Field(description="width")
     layers: Positive = Field(description="blocks")
     heads: Positive = Field(description="of attention; dim is divided by them")
-    hidden: Positive = Field(description="width of the gated layer")
+    hidden: Positive = Field(description="width between the layers of a feed-forward layer")
 
     @model_validator(mode="after")
     def _heads_divide(self):
@@ -166,6 +166,25 @@ class LmWorkload(Trained):
     dataset: Literal["sources"] = Field("sources", description="text")
     input_size: StrictInt = Field(ge=8, description="tokens of a sequence")
     optimizer: LmOptimizer = Field(LmOptimizer(), description="how weights are updated")
+
+
+class AsrOptimizer(LmOptimizer):
+    """AdamW at a constant rate; lr = base_lr * batch_size / base_batch."""
+
+    base_batch: Positive = Field(240, description="seconds of audio that base_lr is for")
+
+
+class AsrWorkload(Trained):
+    """Speech recognition by a Conformer with CTC; a sample is a second of audio."""
+
+    uncaptured: ClassVar[str] = "utterances differ in length from step to step"
+    input_size: ClassVar[int] = 0  # it has no images
+
+    kind: Literal["asr"] = Field(description="a speech recogniser")
+    model: Literal["conformer"] = Field("conformer", description="models/jobs/asr.py's")
+    model_args: DecoderArgs = Field(description="its sizes")
+    dataset: Literal["speech"] = Field("speech", description="utterances")
+    optimizer: AsrOptimizer = Field(AsrOptimizer(), description="how weights are updated")
 
 
 class OwnWorkload(Trained):
@@ -265,6 +284,7 @@ KINDS: dict[str, type[Workload]] = {
     "vision": VisionWorkload,
     "dlrm": DlrmWorkload,
     "lm": LmWorkload,
+    "asr": AsrWorkload,
     "serve": ServeWorkload,
     "command": CommandWorkload,
 }
@@ -275,5 +295,5 @@ def model_of(kind: str) -> type[Workload]:
     return KINDS.get(kind, OwnWorkload)
 
 
-AnyWorkload = VisionWorkload | DlrmWorkload | LmWorkload | ServeWorkload
+AnyWorkload = VisionWorkload | DlrmWorkload | LmWorkload | AsrWorkload | ServeWorkload
 AnyWorkload |= CommandWorkload | OwnWorkload

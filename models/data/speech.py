@@ -1,0 +1,73 @@
+"""Speech, generated: log-mel frames of letters that each sound alike, and what was said."""
+
+from pathlib import Path
+
+import numpy as np
+
+from models.data.base import Dataset
+
+FRAMES_PER_S, MELS = 100, 80
+LETTERS = 28  # a to z, space, apostrophe: numbered from 1, as 0 is CTC's blank
+SHORTEST_S, USUAL_S, LONGEST_S = 2, 6, 16
+SPLITS = ("train", "validation")
+
+
+class Speech(Dataset):
+    """Utterances of 2 to 16 s; a sample is a second of audio, and `classes` counts CTC's blank.
+
+    `resident` gives {"frames": float16 [f, MELS], one utterance after the other, "lengths": int64
+    [n] frames of each, "letters": uint8 [n, most], 0 where there are no more}.
+    """
+
+    name = "speech"
+    format = "<split>_frames.npy, <split>_lengths.npy, <split>_letters.npy"
+    nominal = generated_size = (8192, 512)
+
+    @classmethod
+    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+        voice = np.random.default_rng([seed, 0])
+        # Three formants, each a bump of some bands' width.
+        centres = voice.uniform(0, MELS, (LETTERS, 3, 1))
+        widths = voice.uniform(2, 5, (LETTERS, 3, 1))
+        sounds = 4 * np.exp(-(((np.arange(MELS) - centres) / widths) ** 2)).sum(1)
+        for number, (split, seconds) in enumerate(zip(SPLITS, (train, validation), strict=True), 1):
+            rng, left, said = np.random.default_rng([seed, number]), seconds * FRAMES_PER_S, []
+            while left > 0:
+                said.append(utterance(sounds, rng))
+                left -= len(said[-1][0])
+            most = max(len(letters) for _, letters in said)
+            parts = {
+                "frames": np.concatenate([frames for frames, _ in said]),
+                "lengths": np.array([len(frames) for frames, _ in said]),
+                "letters": np.stack([np.pad(each, (0, most - len(each))) for _, each in said]),
+            }
+            for part, array in parts.items():
+                np.save(folder / f"{split}_{part}.npy", array)
+
+    def count(self) -> dict[str, int]:
+        frames = {s: np.load(self.data / f"{s}_lengths.npy").sum() for s in SPLITS}
+        sizes = {f"{split}_size": int(n // FRAMES_PER_S) for split, n in frames.items()}
+        return {"classes": LETTERS + 1} | sizes
+
+    def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
+        lengths = np.load(self.data / "train_lengths.npy")
+        lengths = lengths[: max((lengths.cumsum() <= samples * FRAMES_PER_S).sum(), 1)]
+        frames = np.load(self.data / "train_frames.npy", mmap_mode="r")[: lengths.sum()]
+        letters = np.load(self.data / "train_letters.npy")[: len(lengths)]
+        return {"frames": frames, "lengths": lengths, "letters": letters}
+
+
+def utterance(sounds: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Frames float16 [f, MELS] and letters uint8: each letter sounds for 60 to 100 ms.
+
+    Neighbouring letters run into one another; loudness, the voice's pitch and noise vary.
+    """
+    frames = round(rng.triangular(SHORTEST_S, USUAL_S, LONGEST_S) * FRAMES_PER_S)
+    lasts = rng.integers(6, 11, frames // 8)
+    lasts = lasts[lasts.cumsum() <= frames]
+    letters = rng.integers(1, LETTERS + 1, len(lasts))
+    sound = np.roll(sounds, rng.integers(-2, 3), axis=1)[np.repeat(letters - 1, lasts)]
+    sound = np.pad(sound, ((1, frames + 1 - len(sound)), (0, 0)))
+    sound = (sound[:-2] + sound[1:-1] + sound[2:]) / 3 * rng.uniform(0.7, 1.3)
+    noisy = sound + rng.normal(0, 0.5, sound.shape)
+    return noisy.astype(np.float16), letters.astype(np.uint8)
