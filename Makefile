@@ -15,6 +15,7 @@
 # make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
 # make doctor    what this machine lacks for measuring, and what to do about it; exits with 1 if it cannot measure
 # make artifact  one archive of code, raw and derived results, with instructions: STUDY=h200 OUT=FILE
+# make export    a study's cells into MLflow, as radT has them there, or TensorBoard: STUDY=h200 TO=mlflow (radt, tensorboard)
 # make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=h200
 # make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=h200
@@ -23,8 +24,8 @@
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
 # make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, BENCH, RUN, FOLDER, STEPS, FIRST_STEP, JOB, MODEL, BATCH, SIZE,
-#            SLOWDOWN, MEMORY, MAX, VERIFY, JSON, ADVICE, SYSTEM, JOBS, METHOD, CORES, PYTHON, VENV.
+# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, BENCH, TO, RUN, FOLDER, STEPS, FIRST_STEP, JOB, MODEL,
+#            BATCH, SIZE, SLOWDOWN, MEMORY, MAX, VERIFY, JSON, ADVICE, SYSTEM, JOBS, METHOD, CORES, PYTHON, VENV.
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 PYTHON ?= python3
@@ -51,7 +52,7 @@ QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
-.PHONY: help study cells figures report compare verify artifact merge seal readme explain advise recipe plan doctor test test-slurm lint format bench wheelhouse clean
+.PHONY: help study cells figures report compare verify artifact export merge seal readme explain advise recipe plan doctor test test-slurm lint format bench wheelhouse clean
 
 help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
@@ -112,6 +113,10 @@ recipe: $(BASE)
 artifact: $(BASE)
 	@$(call named)
 	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
+
+export: $(BASE)
+	@$(call named)
+	@$(PY) -m analysis export --folder $(RESULTS)/$(STUDY) --to '$(TO)'
 
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
 

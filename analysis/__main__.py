@@ -22,7 +22,7 @@ MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate
 MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
 MODULES |= {"advise-job": "job_advice.command"}
 MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
-MODULES |= {"fit": "fit", "recipe": "recipes"}
+MODULES |= {"fit": "fit", "recipe": "recipes", "export": "export"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -91,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     add("a", type=Path, metavar="A", help="folder of a study: results/STUDY")
     add("b", type=Path, metavar="B")
     add("--output", required=True, type=Path, metavar="FOLDER")
+    add = command(
+        "export", "a study's cells for an experiment tracker, in parts where some are there"
+    )
+    add("--to", required=True, choices=("mlflow", "radt", "tensorboard"))
     add = command("recipe", "a script that starts so many jobs on one GPU", of_study=False)
     add("--system", default="bash", metavar="bash|slurm|kubernetes|ray|optuna|wandb")
     add("--advice", type=Path, metavar="FILE", help="advice.json, which says all of what follows")

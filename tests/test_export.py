@@ -1,0 +1,213 @@
+"""`make export`: a study in MLflow, in MLflow as radT has it, and in TensorBoard, as their own
+clients read it.
+"""
+
+import shutil
+import sys
+from datetime import datetime
+from importlib.util import find_spec
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import estimates, publish
+from analysis.__main__ import main as analysis
+from analysis.records.schema import SCHEMA, TELEMETRY
+from release.manifest import never_ships
+from tests.simulator import Design, Job, simulate
+
+BEGAN, TOOK = "2026-01-01T00:00:01Z", 40.0
+ENDED = datetime.fromisoformat(BEGAN).timestamp() + TOOK
+READINGS = {-2.0: None, 0.0: 0.25, 0.5: 0.75}  # s since the window opened → GRACT
+IN_TURNS = "2x_a--interleaved/paper_step/alone-mps/r1/a1"
+FULL = "2x_b/paper_step/mps/r1/a1"  # out of memory
+JOBS = {IN_TURNS: 3, FULL: 2, "1x_a+1x_b/paper_step/mps/r1/a1": 2, "2x_a/paper_step/mps/r1/a1": 2}
+JOBS |= {f"1x_{name}/paper_step/naive/r1/a1": 1 for name in "ab"}
+
+mlflow = pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow-skinny is not installed")
+tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard")
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    """A folder with what is exported, of six cells."""
+    design = Design([Job("a"), Job("b")], [2], ["mps"], ["1x_a+1x_b"], replicates=1)
+    made = simulate(Design(**vars(design) | {"turns": [("2x_a", "alone-mps")]}), 1)
+    rows = [row | {"started_at": BEGAN, "total_s": TOOK} for row in made.rows]
+    full = {"status": "out_of_memory", "window": None, "samples_per_s": None}
+    rows = [row | full if FULL.startswith(row["cell"]) else row for row in rows]
+    folder = tmp_path_factory.mktemp("study")
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / "runs.parquet")
+    numbers = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), made.plan, {})
+    estimates.write(numbers, folder / "estimates.parquet")
+    seen = [
+        {"cell": cell["id"], "attempt": 1, "t": t, "entity": "gpu", "phase": "window"}
+        | {"gract": gract, "power": 300.0, "gpu_util": 1.0, "memory_used": 3 * 2**30}
+        for cell in made.plan
+        for t, gract in READINGS.items()
+    ]
+    pq.write_table(pa.Table.from_pylist(seen, TELEMETRY), folder / "telemetry.parquet")
+    return folder
+
+
+@pytest.fixture
+def study(made_once, tmp_path):
+    return shutil.copytree(made_once, tmp_path / "simulated")
+
+
+@pytest.fixture
+def export(study, monkeypatch, capsys):
+    """Exports the study, and gives what is said."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def export(to, code=0):
+        assert analysis(["export", "--folder", str(study), "--to", to]) == code
+        return "".join(capsys.readouterr())
+
+    return export
+
+
+def published(study, quantity, cell):
+    """The number of a cell, by method, as its study publishes it."""
+    found = estimates.of(estimates.read(study / "estimates.parquet"), quantity)
+    return {
+        e.method: one["value"]
+        for e in found.itertuples()
+        for one in e.replicates
+        if one["cell"] == cell
+    }
+
+
+def of(study, name):
+    """A client, and the runs of an experiment."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient((study / "mlruns").as_uri())
+    return client, client.search_runs([client.get_experiment_by_name(name).experiment_id])
+
+
+def nested(runs):
+    """Cell → its first run, and those inside it."""
+    tags = [run.data.tags for run in runs]
+    first = {t["cell"]: r for t, r in zip(tags, runs, strict=True) if "mlflow.parentRunId" not in t}
+    inside = {cell: [] for cell in first}
+    for run in runs:
+        if parent := run.data.tags.get("mlflow.parentRunId"):
+            assert parent == first[run.data.tags["cell"]].info.run_id
+            inside[run.data.tags["cell"]].append(run)
+    return first, inside
+
+
+@mlflow
+def test_mlflow_has_a_run_for_each_cell_with_its_jobs_inside(study, export):
+    assert export("mlflow").startswith("6 cells exported, 0 were there")
+    client, runs = of(study, "simulated")
+    cells, jobs = nested(runs)
+    assert {cell: len(inside) for cell, inside in jobs.items()} == JOBS
+    assert {cell for cell, run in cells.items() if run.info.status == "FAILED"} == {FULL}
+    cell = cells[IN_TURNS]
+    assert (cell.info.start_time, cell.info.end_time) == (1000 * (ENDED - TOOK), 1000 * ENDED)
+    expected = published(study, "stp", IN_TURNS)
+    assert cell.data.metrics["stp/mps"] == expected["mps"] > 1
+    assert cell.data.metrics["stp/alone"] == expected["naive"] == 1
+    params = {"implementation": "paper_step", "method": "alone-mps", "replicate": "1", "jobs": "3"}
+    assert cell.data.params.items() >= (params | {"host": "h1"}).items()
+    history = client.get_metric_history(cell.info.run_id, "system/gract")
+    assert [(m.value, m.timestamp) for m in history] == [
+        (0.25, 1000 * ENDED - 500),
+        (0.75, 1000 * ENDED),
+    ]
+    rows = pq.read_table(study / "runs.parquet").to_pylist()
+    rates = {row["samples_per_s"] for row in rows if IN_TURNS.startswith(row["cell"])}
+    assert {job.data.metrics["samples_per_s"] for job in jobs[IN_TURNS]} == rates
+    assert [job.data.params["method"] for job in jobs[IN_TURNS]].count("mps") == 2
+
+
+@mlflow
+def test_a_run_of_radt_is_a_job_with_its_names(study, export):
+    export("radt")
+    client, runs = of(study, "simulated radT")
+    first, others = nested(runs)
+    assert {cell: 1 + len(inside) for cell, inside in others.items()} == JOBS
+    workloads = {cell: run.data.params["workload"] for cell, run in first.items()}
+    assert sorted(workloads.values()) == list("123456")
+    for cell, run in first.items():
+        for each in (run, *others[cell]):
+            workload, letter = (each.data.params[name] for name in ("workload", "letter"))
+            assert each.info.run_name.startswith(f"({workload} {letter}) ")
+            assert workload == workloads[cell]
+    letters = [run.data.params["letter"] for run in (first[IN_TURNS], *others[IN_TURNS])]
+    assert sorted(letters) == ["0_A", "0_B_MPS", "0_C_MPS"]
+    seen = {name: m for name, m in first[IN_TURNS].data.metrics.items() if "system/" in name}
+    expected = {"DCGMI - GR Engine Active": 0.75, "DCGMI - Power Usage": 300}
+    expected |= {"SMI - Power Draw": 300, "SMI - GPU Util": 1, "SMI - Mem Used": 3 * 1024}
+    assert seen == {f"system/{name}": value for name, value in expected.items()}
+    run = first[IN_TURNS].info.run_id
+    history = client.get_metric_history(run, "system/SMI - Power Draw")
+    assert {(m.step, m.timestamp) for m in history} == {
+        (0, round(1000 * (ENDED - 0.5 + t))) for t in READINGS
+    }
+
+
+@mlflow
+@pytest.mark.parametrize(("to", "name"), [("mlflow", "simulated"), ("radt", "simulated radT")])
+def test_exporting_again_adds_what_is_missing(study, export, to, name):
+    export(to)
+    client, runs = of(study, name)
+    before = {run.info.run_id for run in runs}
+    assert export(to).startswith("0 cells exported, 6 were there")
+    assert {run.info.run_id for run in of(study, name)[1]} == before
+    first, _ = nested(runs)
+    client.update_run(first[IN_TURNS].info.run_id, "RUNNING")  # an export was interrupted
+    assert export(to).startswith("1 cells exported, 5 were there")
+    again = of(study, name)[1]
+    assert len(again) == len(runs) and len(before - {r.info.run_id for r in again}) in (3, 4)
+    assert {run.info.status for run in again} == {"FINISHED", "FAILED"}
+
+
+@tensorboard
+def test_tensorboard_has_a_folder_for_each_cell(study, export):
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    assert export("tensorboard").startswith("6 cells exported, 0 were there")
+    assert export("tensorboard").startswith("0 cells exported, 6 were there")
+    found = EventMultiplexer().AddRunsFromDirectory(str(study / "tensorboard")).Reload()
+    assert {*found.Runs()} == {*JOBS}
+    seen = [(e.value, e.wall_time, e.step) for e in found.Scalars(IN_TURNS, "system/gract")]
+    assert seen == [(0.25, ENDED - 0.5, 2000), (0.75, ENDED, 2500)]
+    [stp] = found.Scalars(IN_TURNS, "set/stp/mps")
+    assert stp.value == pytest.approx(published(study, "stp", IN_TURNS)["mps"])
+    [rate] = found.Scalars("1x_a/paper_step/naive/r1/a1", "0 a/samples_per_s")
+    rows = pq.read_table(study / "runs.parquet").to_pylist()
+    [expected] = [row["samples_per_s"] for row in rows if row["cell"] == "1x_a/paper_step/naive/r1"]
+    assert rate.value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("to", "module", "package"),
+    [
+        ("mlflow", "mlflow", "mlflow-skinny"),
+        ("radt", "mlflow", "mlflow-skinny"),
+        ("tensorboard", "tensorboard", "tensorboard"),
+    ],
+)
+def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to, module, package):
+    for name in [module, *(name for name in sys.modules if name.startswith(f"{module}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for target in ("mlflow_runs", "event_files"):
+        monkeypatch.delitem(sys.modules, f"analysis.export.{target}", raising=False)
+    said = export(to, code=1)
+    assert said.count("\n") == 1 and said.rstrip().endswith(f"constraints.txt {package}")
+
+
+@tensorboard
+def test_readings_that_a_clone_lacks_are_one_line(study, export):
+    (study / "telemetry.parquet").unlink()
+    assert "'make figures STUDY=simulated' makes it" in export("tensorboard", code=1)
+
+
+@pytest.mark.parametrize("file", ["mlruns/1/meta.yaml", "tensorboard/1x_a/events.out.tfevents.1"])
+def test_what_is_exported_holds_paths_and_does_not_ship(file):
+    assert never_ships(file)
