@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from models import streams
-from models.clock import save_steps, step_clock
+from models.clock import save_requests, save_steps, step_clock
 from models.data import open_dataset
 from models.device import device_facts
 from models.graph import GraphedStep
@@ -78,6 +78,7 @@ class Member:
         self.phase = "build"
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
+        self.triggered = array("q")  # when: ns of the monotonic clock
         self.stopping = False
         self.reported_ns = 0
 
@@ -252,12 +253,30 @@ class Member:
         self.go_step, self.go_ns = self.step, time.monotonic_ns()
         self.reported_ns = self.go_ns
         self.channel.emit("started", t=self.go_ns)
-        yield from self.train(self.spec.get("work"))
+        if triggers := self.spec.get("triggers"):
+            yield from self.retrain(**triggers)
+        else:
+            yield from self.train(self.spec.get("work"))
         if not self.stopping:
             self.clock.finish()
             self.channel.emit("done", t=self.clock.end_ns[-1])
         while not self.stopping:
             yield from self.command()
+
+    def retrain(self, per_s: float, steps: int) -> Waits:
+        """That many steps for each trigger until told to stop. Triggers come at random, drawn from
+        the seed, and wait for nobody: those that come meanwhile are trained for in their order.
+        """
+        draws, at = np.random.default_rng(self.spec["seed"]), self.go_ns
+        while not self.stopping:
+            at += draws.exponential(1e9 / per_s)
+            while time.monotonic_ns() < at:
+                yield Pause(self.channel, int(at))
+                if (yield from self.told_to_stop()):
+                    return
+            self.triggered.append(int(at))
+            yield from self.train(steps)
+            self.clock.finish()
 
     def stop(self) -> None:
         """Wait for what is under way, write steps.npz, say what was done."""
@@ -272,6 +291,10 @@ class Member:
             share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         save_steps(self.spec["folder"], end_ns, self.wait_ns, losses.steps, losses.values())
+        if triggers := self.spec.get("triggers"):
+            trained_ns = end_ns[triggers["steps"] - 1 :: triggers["steps"]]
+            at = self.triggered[: len(trained_ns)]
+            save_requests(self.spec["folder"], at, [1] * len(at), trained_ns)
         own = cuda and not self.own_stream  # torch counts for the process
         self.channel.emit(
             "stopped",

@@ -22,7 +22,8 @@ JOBS = [
     Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0),
 ]
 ALL = {"gain_against_slowdown", "gaps_and_overlap", "memory", "mixes", "mps_over_separate"}
-ALL |= {"rate_against_n", "repeatability", "gain_against_gract", "where_to_share", "serving"}
+ALL |= {"rate_against_n", "repeatability", "gain_against_gract", "where_to_share"}
+ALL |= {"serving", "retraining"}
 
 
 def a_study(**changes) -> list:
@@ -34,10 +35,13 @@ def a_study(**changes) -> list:
         found.append(Estimate(quantity, **at, value=value))
     found += [Estimate(**row) for row in gract_lines.read(frame(found))]
     at = {"implementation": "bf16", "n": 1}
-    found.append(Estimate("p99_tpot_ms", scenario="1x_serve_2", method="naive", value=5.0, **at))
-    at |= {"scenario": "1x_serve_2+1x_lm_b8", "method": "mps"}
-    found.append(Estimate("p99_tpot_ms", job="serve_2", value=5.5, **at))
-    found.append(Estimate("slowdown", job="lm_b8", value=1.25, **at))
+    latencies = {"serve_2": ("p99_tpot_ms", "p95_e2el_ms"), "retrained": ("p95_e2el_ms",)}
+    for job, quantities in latencies.items():
+        mix = at | {"scenario": f"1x_{job}+1x_lm_b8", "method": "mps"}
+        for name in quantities:
+            found.append(Estimate(name, scenario=f"1x_{job}", method="naive", value=5.0, **at))
+            found.append(Estimate(name, job=job, value=5.5, **mix))
+        found.append(Estimate("slowdown", job="lm_b8", value=1.25, **mix))
     return found
 
 
@@ -49,7 +53,8 @@ STUDIES = {
     ),
     "CPU": (
         cpu(a_study(hosts=1, methods=("naive",))),
-        {"gain_against_slowdown", "mixes", "rate_against_n", "repeatability", "serving"},
+        {"gain_against_slowdown", "mixes", "rate_against_n", "repeatability"}
+        | {"serving", "retraining"},
     ),
     "nothing": ([], set()),
 }
@@ -98,6 +103,7 @@ def xy(axes) -> list[tuple[float, float]]:
         ("gaps_and_overlap", "value", None),
         ("repeatability", "value", None),
         ("serving", "x", "y"),
+        ("retraining", "x", "y"),
     ],
 )
 def test_marks_are_where_the_data_are(name, x, y, tmp_path):

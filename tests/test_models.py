@@ -144,6 +144,20 @@ def test_a_paced_member_begins_no_step_early(tmp_path):
     assert len(took) > 3 and took.mean() > 50
 
 
+def test_a_member_is_retrained_whenever_it_is_triggered(tmp_path):
+    triggers = {"per_s": 100.0, "steps": 3}
+    spec = member_spec(tmp_path, triggers=triggers, warmup_steps=2, **TINY)
+    code, events, arrays = train_member(spec)
+    requests, ends = dict(np.load(tmp_path / "requests.npz")), arrays["end_ns"]
+    n = len(ends) // 3
+    assert code == 0 and n > 3 and requests["tokens"].tolist() == [1] * n
+    gaps_ns = np.random.default_rng(spec["seed"]).exponential(1e7, n)
+    at = named(events, "started")["t"] + np.cumsum(gaps_ns)
+    np.testing.assert_allclose(requests["at_ns"], at, atol=2, rtol=0)
+    assert requests["token_ns"].tolist() == ends[2 : 3 * n : 3].tolist()
+    assert (ends[: 3 * n : 3] > requests["at_ns"]).all()  # no step comes before its trigger
+
+
 @pytest.mark.parametrize("last", [0, 1, 2])
 def test_a_member_rests_until_it_may_tune_and_until_all_have(tmp_path, monkeypatch, last):
     told, made, rested, step = [], [], [], VisionJob.step

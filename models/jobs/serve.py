@@ -11,12 +11,11 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from models.clock import save_steps
+from models.clock import save_requests, save_steps
 from models.decoder import Cache, Decoder
 from models.device import device_facts
 from models.process import set_up, synchronise
@@ -161,16 +160,11 @@ class Serve:
 
     def stop(self) -> None:
         """Write steps.npz and requests.npz, say what was done."""
-        folder, cuda = Path(self.spec["folder"]), self.device.type == "cuda"
+        folder, cuda = self.spec["folder"], self.device.type == "cuda"
         ends = [request.times[-1] for request in self.served]
-        save_steps(str(folder), ends, [0] * len(ends), [], [])
-        counts = [len(request.times) for request in self.served]
-        np.savez(
-            folder / "requests.npz",
-            at_ns=np.array([request.at for request in self.served], np.int64),
-            tokens=np.array(counts, np.int64),
-            token_ns=np.array([t for request in self.served for t in request.times], np.int64),
-        )
+        save_steps(folder, ends, [0] * len(ends), [], [])
+        at, counts = [r.at for r in self.served], [len(r.times) for r in self.served]
+        save_requests(folder, at, counts, [t for r in self.served for t in r.times])
         self.channel.emit(
             "stopped",
             steps=len(ends),

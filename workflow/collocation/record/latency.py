@@ -4,6 +4,9 @@ requests.parquet.
 Of a request that arrives: TTFT until its first token; then ITL from each token to the next, of
 which TPOT is the request's mean; E2EL until its last. All count from when it was to arrive. A
 window's are those of requests that were answered in it; ITL those of all tokens in it.
+
+Of a job that trains when it is triggered, a request is a trigger and its one token the trained
+model: E2EL is the delay from trigger to trained, and the others are none.
 """
 
 from collections.abc import Mapping
@@ -30,12 +33,13 @@ def of_window(requests: Mapping[str, np.ndarray], window: Window) -> dict[str, f
     inside = (last >= window.start_ns) & (last < window.end_ns)
     if not inside.any():
         return {}
+    streamed = inside & (requests["tokens"] > 1)
     gaps, own = np.diff(times), np.ones(max(len(times) - 1, 0), bool)
     own[ends[:-1] - 1] = False  # from one request's last to another's first
     seen = own & (times[1:] >= window.start_ns) & (times[1:] < window.end_ns)
     found = {
-        "ttft": (first - at)[inside],
-        "tpot": ((last - first) / (requests["tokens"] - 1))[inside],
+        "ttft": (first - at)[streamed],
+        "tpot": (last - first)[streamed] / (requests["tokens"][streamed] - 1),
         "itl": gaps[seen],
         "e2el": (last - at)[inside],
     }

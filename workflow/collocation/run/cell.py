@@ -308,9 +308,12 @@ class Run:
             for window in [window for window in there if window.has(tracked.member)]:
                 rate = steps.in_window(window, end_ns, tracked.batch_size, drop_s)
                 if own := requests.get(tracked.member):
+                    # It does what arrives: that it rests, or more comes later, is nothing wrong.
                     rate.latency = latency.of_window(own, window)
+                    rate.drift = rate.drift_error = None
+                else:
+                    stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
                 member.windows[window.name] = rate
-                stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
         self.fields["flags"] += ["stalled"] * stalled
         if conductor.windows and found:
             path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns

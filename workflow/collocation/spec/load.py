@@ -180,11 +180,12 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
     methods = {part_of(word)[1] for *_, words in group.scenarios() for word in words}
-    if STREAMS in methods and not isinstance(job, Trained):
+    if STREAMS in methods and (job.arrivals or not isinstance(job, Trained)):
         return f"{STREAMS}: '{name}' ({job.kind}) is a process of its own; take naive or mps"
     kind = study.measure_of(group).kind
-    if job.kind == "serve" and kind in (INTERLEAVED, COMPLETION):
-        return f"measure.kind: requests wait for nobody, so '{name}' takes window or departure"
+    if job.arrivals and kind in (INTERLEAVED, COMPLETION):
+        said = f"{job.arrivals} wait for nobody, so '{name}' takes window or departure"
+        return f"measure.kind: {said}"
     counted = job.kind == "command" and job.steps != "auto"  # by lines of its output
     if counted and kind in (INTERLEAVED, COMPLETION):
         return f"measure.kind: a pattern tells of the steps of '{name}' too late; use steps: auto"

@@ -57,6 +57,7 @@ class Input(Strict):
 class Workload(Strict):
     """One training job of the catalogue: what every kind has."""
 
+    arrivals: ClassVar[str] = ""  # what it waits for, at times that nobody else decides
     uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
     formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
     missing: ClassVar[dict[str, str]] = {}  # key → what it names that is not there, in a sentence
@@ -74,6 +75,13 @@ class Workload(Strict):
         return self.uncaptured or (files if mode == "files" else "")
 
 
+class Triggers(Strict):
+    """New data arrive at random; for each arrival the job trains on from its last weights."""
+
+    per_s: float = Field(gt=0, description="mean; they wait for nobody")
+    steps: Positive = Field(description="of training for each")
+
+
 class Trained(Workload):
     """What jobs that models/ trains have in common."""
 
@@ -82,10 +90,15 @@ class Trained(Workload):
     dataset: Literal[DATASETS] = Field(description="what it is trained on")
     input: Input = Field(Input(), description="where batches come from")
     pace_ms: float | None = Field(None, gt=0, description="from a step's start to the next's")
+    triggers: Triggers | None = Field(None, description="it trains for each, and else waits")
     reserved_memory_mb: Positive | None = Field(
         None, description="of the device, held and not used"
     )
     memory_limit_mb: Positive | None = Field(None, description="on the CPU: of its process")
+
+    @property
+    def arrivals(self) -> str:
+        return "triggers" if self.triggers else ""
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -268,6 +281,7 @@ class CommandWorkload(Workload):
 class ServeWorkload(Workload):
     """A language model that answers requests, which arrive at random; a sample is an answer."""
 
+    arrivals: ClassVar[str] = "requests"
     dataset: ClassVar[None] = None
     input: ClassVar[ItsOwn] = ItsOwn()
 
