@@ -160,7 +160,7 @@ def begin(studio) -> Callable[..., tuple[str, Running]]:
     """Begins an attempt at a cell on the CPU, without Snakemake; gives its name."""
 
     def begin(cell: Cell, trainer: str = "tests.torchfree") -> tuple[str, Running]:
-        [ready] = studio.data.rglob("manifest.json")
+        [ready] = studio.data.glob("prepared/digits-*/manifest.json")
         studio.settings = {"trainer": trainer, "telemetry": {"source": "off"}}
         attempt = f"{cell.id}/a1"
         studio.write_job(attempt, cell.spec, ready.parent)
@@ -263,7 +263,7 @@ def test_an_end_while_members_are_held_ends_the_cell_and_leaves_nothing(studio, 
 def test_a_member_that_is_held_uses_no_cpu_and_stops_when_told(tmp_path, data, device):
     """Torch's, with all its threads: it replicates, and does not look again and again."""
     environment = {"CUDA_VISIBLE_DEVICES": real_gpu().uuid} if device == "cuda" else {}
-    [ready] = data.rglob("manifest.json")
+    [ready] = data.glob("prepared/digits-*/manifest.json")
     tiny = VisionWorkload(**WORKLOADS["a"] | {"model": "test_resnet", "model_args": {}})
     spec = planned()[0].spec
     member = spec.members[0].model_copy(update={"job": tiny})

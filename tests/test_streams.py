@@ -118,7 +118,7 @@ def test_jobs_in_one_process_learn_what_each_learns_alone(tmp_path, data, how):
         here = {"CUDA_VISIBLE_DEVICES": real_gpu().uuid}
         more |= {"device": "cuda", "sync": False, "environment": here}
         more |= {"compile": how == "compile", "in_flight_s": 0.0}
-    [ready] = data.rglob("manifest.json")
+    [ready] = data.glob("prepared/digits-*/manifest.json")
     [alone] = trained(tmp_path, ready.parent, 0, **more)
     one, two = trained(tmp_path, ready.parent, 0, 1, process="streams", **more)
     if how != "cpu":
