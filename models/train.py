@@ -270,8 +270,9 @@ class Member:
         draws, at = np.random.default_rng(self.spec["seed"]), self.go_ns
         while not self.stopping:
             at += draws.exponential(1e9 / per_s)
-            while time.monotonic_ns() < at:
+            while (now := time.monotonic_ns()) < at:
                 yield Pause(self.channel, int(at))
+                self.held_ns += time.monotonic_ns() - now
                 if (yield from self.told_to_stop()):
                     return
             self.triggered.append(int(at))
