@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from analysis.estimates import INTERVAL, NONE, Row
-from analysis.quantities import QUANTITIES
+from analysis.quantities import LOG, QUANTITIES
 from analysis.reported import SOURCES
 from workflow.collocation.spec.names import (
     AFTER,
@@ -72,6 +72,20 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
     return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
 
 
+def of_mean(e: Row) -> tuple[float, float]:
+    """The 95 % interval that a number decides by: of a host's the mean of its n cells, for which
+    the one of its next cell is too wide by √(n + 1); else its own, or its value where it has none.
+    """
+    if e.spread == NONE:
+        return e.value, e.value
+    if e.spread != INTERVAL or not e.host:
+        return e.low, e.high
+    share = (e.n + 1) ** -0.5
+    if QUANTITIES[e.quantity].scale == LOG:
+        return tuple(e.value * (end / e.value) ** share for end in (e.low, e.high))
+    return tuple(e.value + (end - e.value) * share for end in (e.low, e.high))
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -88,7 +102,7 @@ class Bounds(_Strict):
         """True if a number, with all of its interval or range, is on the right side of each bound;
         such a reading decides what is comparable, so it must be sure.
         """
-        low, high = (e.low, e.high) if e.spread != NONE else (e.value, e.value)
+        low, high = of_mean(e)
         return (
             (self.above is None or low > self.above)
             and (self.below is None or high < self.below)
@@ -157,7 +171,7 @@ class Test(_Place):
 
     def side(self, e: Row) -> Side:
         """Where the number of one host lies."""
-        low, high = (e.low, e.high) if e.spread == INTERVAL else (e.value, e.value)
+        low, high = of_mean(e) if e.spread == INTERVAL else (e.value, e.value)
         least = -inf if self.above is None else self.above
         most = inf if self.below is None else self.below
         least, most = self.within or (least, most)
