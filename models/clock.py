@@ -47,15 +47,21 @@ class EventClock:
     made on a stream of its own and waits for no step. A step belongs to the tie before its launch.
 
     ahead_s: seconds of work that may be under way, but always AT_LEAST steps; None: the whole ring.
+    ties: the stream for ties; None: one of its own. A process has 32 streams, then some come again.
     """
 
-    def __init__(self, ring: int = RING, ahead_s: float | None = None) -> None:
+    def __init__(
+        self,
+        ring: int = RING,
+        ahead_s: float | None = None,
+        ties: torch.cuda.Stream | None = None,
+    ) -> None:
         self._ahead_ns = None if ahead_s is None else ahead_s * 1e9
         self._most = ring if ahead_s is None else AT_LEAST
         self.end_ns = array("q")
         self.resume()
         self._ring = [torch.cuda.Event(enable_timing=True) for _ in range(ring)]
-        self._stream = torch.cuda.Stream()
+        self._stream = ties or torch.cuda.Stream()
         self._marked, self._tie = 0, self._new_tie()
         self._ties = [self._tie] * ring  # of the events in the ring
 
@@ -121,10 +127,11 @@ class EventClock:
 
 
 def step_clock(
-    device: torch.device, sync: bool, ahead_s: float | None = None
+    device: torch.device, sync: bool, ahead_s: float | None = None, ties=None
 ) -> HostClock | EventClock:
     """The clock for steps on `device`; `sync` says that the host waits for each step anyway."""
-    return HostClock() if sync or device.type == "cpu" else EventClock(ahead_s=ahead_s)
+    host = sync or device.type == "cpu"
+    return HostClock() if host else EventClock(ahead_s=ahead_s, ties=ties)
 
 
 def save_steps(folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Sequence) -> None:

@@ -72,6 +72,8 @@ class Member:
     whoever drives it makes the current one.
     """
 
+    ties = None  # a CUDA stream for the clocks of all members of this process
+
     def __init__(self, spec: dict, channel: Channel, own_stream: bool = False):
         self.spec, self.channel, self.own_stream = spec, channel, own_stream
         self.stream = None
@@ -96,9 +98,11 @@ class Member:
     def build(self) -> None:
         spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
         self.device = set_up(spec)
-        if self.own_stream and self.device.type == "cuda":
-            self.stream = torch.cuda.Stream()
-            torch.cuda.set_stream(self.stream)
+        if self.device.type == "cuda":
+            Member.ties = Member.ties or torch.cuda.Stream()
+            if self.own_stream:
+                self.stream = torch.cuda.Stream()
+                torch.cuda.set_stream(self.stream)
         facts = device_facts(self.device)
         laps.append(time.monotonic())
         dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
@@ -135,7 +139,8 @@ class Member:
 
     def fresh_record(self) -> None:
         """Forget the times of steps so far."""
-        self.clock = step_clock(self.device, self.spec["sync"], self.spec.get("in_flight_s"))
+        ahead_s = self.spec.get("in_flight_s")
+        self.clock = step_clock(self.device, self.spec["sync"], ahead_s, self.ties)
         self.wait_ns, self.held_ns = array("q"), 0
 
     def train(self, steps: int | None) -> Waits:
@@ -160,6 +165,8 @@ class Member:
             clock.mark()
             self.step += 1
             self.report()
+            if self.own_stream:  # whose thread may drive others
+                yield clock
             while began + pace_ns > time.monotonic_ns():
                 yield Pause(self.channel, int(began + pace_ns))
                 if (yield from self.told_to_stop()):

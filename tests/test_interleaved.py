@@ -84,6 +84,7 @@ def test_all_conditions_are_one_cell_that_needs_no_other():
 def test_smaller_sets_are_the_first_members_of_the_largest():
     [cell] = planned(4, ["alone", "2xnaive", "4xnaive", "4xmps", "2xmps"])
     assert cell.id == "4x_a--interleaved/paper_step/alone-2xnaive-4xnaive-4xmps-2xmps/r1"
+    assert Estimates({}).of(cell) == pytest.approx(9 + 9 * 3.5 + 5 * 4 * 0.15)
     assert members(cell) == [(0, "a"), *[(2, "a")] * 4, *[(3, "a")] * 4]
     own = dict(sharing.named(cell.method)._conditions(cell.spec))
     assert {condition.name: list(those) for condition, those in own.items()} == {

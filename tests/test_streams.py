@@ -197,7 +197,8 @@ def test_cells_of_one_process_and_of_conditions_with_it(studio):
     proof = own["method"]["evidence"]["end"]
     assert len(proof["members"]) == 1 and len(set(proof["streams"].values())) == 2
     [turns] = [record for name, record in records.items() if "interleaved" in name]
-    assert turns["status"] == "completed" and turns["method"]["verified"] is True
+    assert turns["status"] == "completed", turns["reason"]
+    assert turns["method"]["verified"] is True
     assert len({member["pid"] for member in turns["members"][-3:]}) == 1
     assert len({member["pid"] for member in turns["members"]}) == 1 + 3 + 3 + 1
     sets = {window["name"]: window["members"] for window in turns["windows"]}

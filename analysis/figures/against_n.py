@@ -16,7 +16,8 @@ from workflow.collocation.spec.names import implementation_order
 
 @figure(
     "Samples per second of all jobs together. Colour: how the job is written; solid: under MPS, "
-    "dashed: separate processes. Grey line: one job alone in the fastest way."
+    "dashed: separate processes, dotted: on CUDA streams. Grey line: one job alone in the fastest "
+    "way."
 )
 def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each way of writing it and each method."""
@@ -84,7 +85,7 @@ def _title(estimates: pd.DataFrame) -> str:
 
 @figure(
     "GPU memory of all jobs and the driver together; grey line: the card. Solid: under MPS, "
-    "dashed: separate processes."
+    "dashed: separate processes, dotted: on CUDA streams."
 )
 def memory(estimates: pd.DataFrame) -> Drawing | None:
     """A line for each job and method, up to the card's memory."""

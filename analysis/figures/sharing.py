@@ -57,7 +57,7 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
 @figure(
     "Throughput gain (STP) against the slowdown of the slowest job, from one job alone to the "
     "largest set; both are relative to one such job alone. Solid: under MPS, dashed: separate "
-    "processes."
+    "processes, dotted: on CUDA streams."
 )
 def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     """A path for each job and method over the number of jobs."""

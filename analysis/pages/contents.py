@@ -130,9 +130,9 @@ def alone(estimates: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-def over_separate(estimates: pd.DataFrame) -> pd.DataFrame:
-    """MPS without limits over separate processes: a row for each job, a column for each count."""
-    rows = table.of(estimates, "rate_over_naive", method="mps", window="")
+def over(estimates: pd.DataFrame, quantity: str, method: str) -> pd.DataFrame:
+    """A method's rate over another's: a row for each job, a column for each count."""
+    rows = table.of(estimates, quantity, method=method, window="")
     mixed = rows["scenario"].map(lambda scenario: parse_scenario(scenario).mixed).astype(bool)
     rows = rows[(rows["jobs"] > 1) & ~mixed]
     found: dict[tuple[str, ...], dict[int, Row]] = defaultdict(dict)

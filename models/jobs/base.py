@@ -39,13 +39,17 @@ class Job(ABC):
     optimizer: torch.optim.Optimizer
 
     def __init__(self, spec: dict, device: torch.device):
-        self.autocast = torch.autocast(
-            device.type, dtype=torch.bfloat16, enabled=spec["precision"] == "bf16"
-        )
+        self.device_type, self.bf16 = device.type, spec["precision"] == "bf16"
         torch.manual_seed(spec["seed"])  # whatever was drawn before
         self.build(spec, device)
         self.compiled = compiled if spec["compile"] else lambda function: function
         self.trained = self.compiled(self.loss)
+
+    def autocast(self) -> torch.autocast:
+        """To compute in within: bf16 where the spec says so. Made anew, for torch.compile would
+        compile once for each that is kept.
+        """
+        return torch.autocast(self.device_type, dtype=torch.bfloat16, enabled=self.bf16)
 
     @classmethod  # noqa: B027  (most need none)
     def check(cls, spec: dict, dataset) -> None:

@@ -129,7 +129,7 @@ class DlrmJob(Job):
     def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Binary cross entropy. In place of raw ids the batch may hold what they look up."""
         dense, sparse, label = batch
-        with self.autocast:
+        with self.autocast():
             rows = sparse if sparse.is_floating_point() else self.model.look_up(self.ids(sparse))
             logits = self.model(dense, rows)
         return functional.binary_cross_entropy_with_logits(logits.float(), label)

@@ -37,6 +37,6 @@ class LmJob(Job):
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Cross entropy of the next byte."""
         tokens, following = batch
-        with self.autocast:
+        with self.autocast():
             logits = self.model(tokens)
         return functional.cross_entropy(logits.float().flatten(0, 1), following.flatten())

@@ -70,5 +70,5 @@ class VisionJob(Job):
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Cross entropy with label smoothing."""
         images, labels = batch
-        with self.autocast:
+        with self.autocast():
             return self.criterion(self.model(images), labels)

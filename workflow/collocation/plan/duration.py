@@ -6,6 +6,7 @@ from statistics import median_high
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.spec.grid import Cell
+from workflow.collocation.spec.names import conditions
 
 # Where no cell like it was measured: 9 to 25 s on an H200, where jobs choose their kernels.
 CELL_S, MEMBER_S = 9.0, 3.5
@@ -57,8 +58,9 @@ class Estimates:
         """Seconds that the measure itself takes; guessed where that is an amount of work."""
         measure = spec.get("measure") or {}
         if measure.get("kind") == "interleaved":
-            conditions = len({member.get("condition") for member in spec["members"]})
-            windows = conditions * measure.get("slices", 0) * measure.get("slice_s", 0.0)
+            names = [member["workload"] for member in spec["members"]]
+            slices = len(conditions(spec["method"], names)) * measure.get("slices", 0)
+            windows = slices * measure.get("slice_s", 0.0)
         else:
             count = 2 if measure.get("kind") in ("departure", "completion") else 1
             windows = count * measure.get("window_s", self._guess * WORK_S)
