@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from workflow.collocation.record.values import LATENCIES
+from workflow.collocation.record.values import SERVED
 from workflow.collocation.spec.names import family_of
 
 GB = 1e9
@@ -119,7 +119,12 @@ FORMULAS = (
         ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
         ("saving_by_rates", lambda r: r.saving_by_rates, "over"),
     ),
-    ("job", *((name, lambda j, name=name: j[name]) for name in LATENCIES)),
+    (
+        "job",
+        *((name, lambda j, name=name: j[name]) for name in SERVED),
+        ("tpot_over_alone", lambda j: (j.p99_tpot_ms.where(~j.alike), j.alone_tpot), "alone_at"),
+        ("e2el_over_alone", lambda j: (j.p95_e2el_ms.where(~j.alike), j.alone_e2el), "alone_at"),
+    ),
     ("stayed", ("reclaimed", lambda r: r.reclaimed, "before_at")),
     ("again", ("aa", _over("first"), "first_at")),
 )

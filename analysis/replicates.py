@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from analysis.formulas import ACTIVITY, FORMULAS, GB, LATENCIES, saving_by_rates
+from analysis.formulas import ACTIVITY, FORMULAS, GB, SERVED, saving_by_rates
 from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION
 
 # An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
@@ -27,7 +27,7 @@ COLUMNS += ["variant", "condition", "again", "current", "baseline", "replicate",
 COLUMNS += ["member", "workload", "input_mode"]
 COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
 COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
-COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *LATENCIES]
+COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *SERVED]
 # What compared runs have in common.
 WITHIN = ["scope", "batch", "replicate", "device", "implementation"]
 RUN = ["batch", "run"]
@@ -142,6 +142,8 @@ def _with_alone(used: pd.DataFrame) -> pd.DataFrame:
         alone_gract=alone["gract"].where(alone["gract"] != 0),
         alone_memory=_of_jobs(alone),
         alone_energy=_per_sample(alone, alone["rate"]),
+        alone_tpot=alone["p99_tpot_ms"],
+        alone_e2el=alone["p95_e2el_ms"],
         alone_at=alone["at"],
     )
     found = used.merge(base, on=key, how="left")

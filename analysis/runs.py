@@ -111,9 +111,10 @@ def _conditions(members: pd.DataFrame) -> pd.DataFrame:
     members = members.drop(columns=names).rename(
         columns={"set": "scenario", "by": "method", "plain": "window"}
     )
+    members = members.copy()  # in one piece
     alone = (members["method"] == "naive") & (members["jobs"] == 1) & (members["window"] == "")
     members["baseline"] = alone & members["measured"] & members["variant"].isin(ALONE_VARIANTS)
-    return members.copy()  # in one piece
+    return members
 
 
 def steady(members: pd.DataFrame) -> pd.Series:

@@ -74,4 +74,4 @@ def entered(cell: Cell, dataset: dict, device, folder: Path) -> Iterator[tuple]:
     ):
         environments = [sharing.environment(index) for index in range(cell.n)]
         named = {dataset["dataset"]: dataset}
-        yield sharing, member_specs(cell.spec, where, sets, environments, named, folder)
+        yield sharing, member_specs(cell.spec, where, sets, environments, named, folder, 1)

@@ -149,10 +149,10 @@ def save_steps(folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Seq
     partial.replace(target)
 
 
-def save_requests(folder: str, at_ns, tokens, token_ns) -> None:
-    """Write requests.npz: when each was to arrive, its tokens, and their times one after another
-    (ns of the monotonic clock).
+def save_requests(folder: str, at_ns, wanted, tokens, token_ns) -> None:
+    """Write requests.npz: when each was to arrive, how many tokens it wanted, how many it has, and
+    their times one after another (ns of the monotonic clock).
     """
-    told = {"at_ns": at_ns, "tokens": tokens, "token_ns": token_ns}
+    told = {"at_ns": at_ns, "wanted": wanted, "tokens": tokens, "token_ns": token_ns}
     arrays = {name: np.array(values, np.int64) for name, values in told.items()}
     np.savez(Path(folder) / "requests.npz", **arrays)

@@ -272,9 +272,10 @@ class Member:
 
     def retrain(self, per_s: float, steps: int) -> Waits:
         """That many steps for each trigger until told to stop. Triggers come at random, drawn from
-        the seed, and wait for nobody: those that come meanwhile are trained for in their order.
+        the seed `arrivals`, and wait for nobody: those that come meanwhile are trained for in
+        their order.
         """
-        draws, at = np.random.default_rng(self.spec["seed"]), self.go_ns
+        draws, at = np.random.default_rng(self.spec["arrivals"]), self.go_ns
         while not self.stopping:
             at += draws.exponential(1e9 / per_s)
             while (now := time.monotonic_ns()) < at:
@@ -302,7 +303,7 @@ class Member:
         if triggers := self.spec.get("triggers"):
             trained_ns = end_ns[triggers["steps"] - 1 :: triggers["steps"]]
             at = self.triggered[: len(trained_ns)]
-            save_requests(self.spec["folder"], at, [1] * len(at), trained_ns)
+            save_requests(self.spec["folder"], at, [1] * len(at), [1] * len(at), trained_ns)
         own = cuda and not self.own_stream  # torch counts for the process
         self.channel.emit(
             "stopped",

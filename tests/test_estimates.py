@@ -21,7 +21,7 @@ from analysis.quantities import QUANTITIES
 from analysis.records.schema import SCHEMA
 from tests.handmade import frame, number, simulated, written
 from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
-from workflow.collocation.record.values import LATENCIES
+from workflow.collocation.record.values import SERVED
 from workflow.collocation.spec.names import parse_scenario
 
 THIN, WIDE = Job("thin_b32", 3000, 0.2), Job("wide_b32", 700, 0.97, BUSY_GAINS, memory=9.0)
@@ -66,7 +66,8 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     # are made later.
     lines = {name + AT for name in READ}
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
-    made = {"claim", "bench", *rewritten, "aa", "stp_predicted", *lines, *LATENCIES}
+    served = {*SERVED, "tpot_over_alone", "e2el_over_alone"}
+    made = {"claim", "bench", *rewritten, "aa", "stp_predicted", *lines, *served}
     assert missing == made
     assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
     place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many
@@ -459,6 +460,26 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     written(tmp_path / "a", [number("count", name="cells")])
     with pytest.raises(FileNotFoundError, match="typo: no results of a study; there are: a$"):
         estimates.read(tmp_path / "typo" / "estimates.parquet")
+
+
+def test_latency_over_alone_is_of_one_replicate():
+    """Requests of a replicate are the same alone and beside, so what they change cancels."""
+
+    def serve(rows):
+        for row in rows:
+            if row["workload"] == "thin_b32":
+                row["p99_tpot_ms"] = 5 * row["replicate"] * (1.5 if row["scenario"] == PAIR else 1)
+        return rows
+
+    found = built(Design([THIN, WIDE], mixes=(PAIR,), replicates=4), rows=serve)
+    over = {e.id: told(e) for e in found.values() if e.quantity == "tpot_over_alone"}
+    assert over.keys() == {
+        f"tpot_over_alone:{PAIR}/paper_step/{method}/thin_b32{host}"
+        for method in ("naive", "mps")
+        for host in ("", "@h1")
+    }
+    for e in over.values():
+        assert e[-1] == pytest.approx([1.5] * 4)
 
 
 def test_readings_of_the_bench_become_numbers(tmp_path):

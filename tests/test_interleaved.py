@@ -271,7 +271,7 @@ def test_a_member_that_is_held_uses_no_cpu_and_stops_when_told(tmp_path, data, d
     spec = spec.model_copy(update={"members": (member,)})
     datasets = {"digits": {"path": str(ready.parent)}}
     cores = [sorted(os.sched_getaffinity(0))]
-    [told] = member_specs(spec, device, cores, [environment], datasets, tmp_path)
+    [told] = member_specs(spec, device, cores, [environment], datasets, tmp_path, 1)
     with Server(tmp_path / "server.log") as server:
         server.start([told], tmp_path / "member.log")
 

@@ -27,7 +27,7 @@ def test_delays_are_from_trigger_to_trained():
     """The last was triggered in the window and trained after it."""
     at, trained = np.array([0, 10, 12, 90]), np.array([8, 25, 40, 120])
     told = {"at_ns": at * 10**6, "tokens": np.ones(4, int), "token_ns": trained * 10**6}
-    found = latency.of_window(told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1))
+    found = latency.of_window(told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1), None)
     assert found.keys() == DELAYS and found["p50_e2el_ms"] == 15
     assert found["p95_e2el_ms"] == np.percentile([8, 15, 28], 95)
 

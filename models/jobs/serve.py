@@ -1,9 +1,10 @@
 """A language model that answers requests while others train: the kind `serve`.
 
-Requests arrive at random and wait for nobody (an open loop): a Poisson process, drawn from the
-seed. A free slot takes the oldest, prompts before tokens; then one step gives every request its
-next token. Prompt and step are a CUDA graph each. Weights are random, so every answer is as long as
-was drawn for it. A request that is finished counts as a step; requests.npz has the times of each.
+Requests arrive at random and wait for nobody (an open loop): a Poisson process, drawn from the seed
+`arrivals`. A free slot takes the oldest, prompts before tokens; then one step gives every request
+its next token. Prompt and step are a CUDA graph each. Weights are random, so every answer is as
+long as was drawn for it. A request that is finished counts as a step; requests.npz has the times of
+each that arrived, finished or not.
 """
 
 import os
@@ -119,17 +120,19 @@ class Serve:
 
     def go(self) -> None:
         """Serve what arrives until told to stop."""
-        draws = np.random.default_rng(self.spec["seed"])
+        draws = np.random.default_rng(self.spec["arrivals"])
         gap_ns, mean = 1e9 / self.spec["requests_per_s"], self.spec["output_tokens"]
         self.go_ns = told = time.monotonic_ns()
         self.channel.emit("started", t=self.go_ns)
         arrival, command = self.go_ns + draws.exponential(gap_ns), None
-        while command != "stop":
+        while True:
             now = time.monotonic_ns()
             while arrival <= now:
                 tokens = int(draws.integers(mean // 2, self.most, endpoint=True))
                 self.waiting.append(Request(round(arrival), max(tokens, 2)))
                 arrival += draws.exponential(gap_ns)
+            if command == "stop":
+                break
             if self.running or self.waiting:
                 self.advance()
                 command = self.channel.poll()
@@ -163,8 +166,10 @@ class Serve:
         folder, cuda = self.spec["folder"], self.device.type == "cuda"
         ends = [request.times[-1] for request in self.served]
         save_steps(folder, ends, [0] * len(ends), [], [])
-        at, counts = [r.at for r in self.served], [len(r.times) for r in self.served]
-        save_requests(folder, at, counts, [t for r in self.served for t in r.times])
+        every = sorted((*self.served, *self.running.values(), *self.waiting), key=lambda r: r.at)
+        at, wanted = [r.at for r in every], [r.tokens for r in every]
+        times = [t for r in every for t in r.times]
+        save_requests(folder, at, wanted, [len(r.times) for r in every], times)
         self.channel.emit(
             "stopped",
             steps=len(ends),

@@ -1,12 +1,17 @@
 """Latencies of a server's requests, by the names of vLLM's benchmark, and the cell's
 requests.parquet.
 
-Of a request that arrives: TTFT until its first token; then ITL from each token to the next, of
-which TPOT is the request's mean; E2EL until its last. All count from when it was to arrive. A
-window's are those of requests that were answered in it; ITL those of all tokens in it.
+Of a request: TTFT until its first token; then ITL from each token to the next, of which TPOT is the
+request's mean; E2EL until its last. TTFT and E2EL count from when it was to arrive.
+
+A window's are those of all requests that were to arrive in it, answered in it or later in the
+record: after its window a server goes on for as long as an answer within its objective may take.
+One that is still not answered took longer than any that is, so of TTFT and E2EL a percentile that
+falls among those is left out. TPOT is of the answered, ITL of all tokens in the window. A
+percentile needs TAIL values above it.
 
 Of a job that trains when it is triggered, a request is a trigger and its one token the trained
-model: E2EL is the delay from trigger to trained, and the others are none.
+model: E2EL is the delay from trigger to trained, of those that were trained for in the window.
 """
 
 from collections.abc import Mapping
@@ -20,47 +25,68 @@ from workflow.collocation.record.parquet import arrow
 from workflow.collocation.record.values import PERCENTILES, File, Window
 
 FILE = "requests.parquet"
+TAIL = 2  # so the 99th percentile needs 200 values, the 95th 40
 
 
-def of_window(requests: Mapping[str, np.ndarray], window: Window) -> dict[str, float]:
-    """Percentiles (ms) of one member's requests in a window; {} where none was answered.
+def of_window(
+    requests: Mapping[str, np.ndarray], window: Window, slo_ms: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Percentiles (ms) of one member's requests in a window, `request_goodput` (answered within
+    the objective, per second) and `answered_share`; {} where none was to arrive.
 
-    requests: at_ns and tokens [n], and token_ns, the tokens' times, request after request.
+    requests: at_ns, wanted and tokens [n], and token_ns, the tokens' times, request after request;
+    who has as many tokens as were wanted is answered. slo_ms: the most of `ttft` and of `tpot`;
+    None of a job that is triggered, which has delays alone.
     """
-    at, times = requests["at_ns"], requests["token_ns"]
-    ends = np.cumsum(requests["tokens"])
-    first, last = times[ends - requests["tokens"]], times[ends - 1]
-    inside = (last >= window.start_ns) & (last < window.end_ns)
-    if not inside.any():
+    times, counts, at = requests["token_ns"], requests["tokens"], requests["at_ns"]
+    if slo_ms is None:
+        inside = (times >= window.start_ns) & (times < window.end_ns)
+        return _percentiles({"e2el": (times - at)[inside]}, tail=0)
+    arrived = (at >= window.start_ns) & (at < window.end_ns)
+    if not arrived.any():
         return {}
-    streamed = inside & (requests["tokens"] > 1)
-    gaps, own = np.diff(times), np.ones(max(len(times) - 1, 0), bool)
-    own[ends[:-1] - 1] = False  # from one request's last to another's first
-    seen = own & (times[1:] >= window.start_ns) & (times[1:] < window.end_ns)
-    found = {
-        "ttft": (first - at)[streamed],
-        "tpot": (last - first)[streamed] / (requests["tokens"][streamed] - 1),
-        "itl": gaps[seen],
-        "e2el": (last - at)[inside],
+    begun, answered, ends = counts > 0, counts == requests["wanted"], np.cumsum(counts)
+    ttft, e2el, tpot = np.full((3, len(at)), np.inf)
+    ttft[begun] = times[(ends - counts)[begun]] - at[begun]
+    e2el[answered] = times[ends[answered] - 1] - at[answered]
+    tpot[answered] = (e2el[answered] - ttft[answered]) / (counts[answered] - 1)
+    of = np.repeat(np.arange(len(at)), counts)
+    seen = (of[1:] == of[:-1]) & (times[1:] >= window.start_ns) & (times[1:] < window.end_ns)
+    kinds = {"ttft": ttft[arrived], "tpot": tpot[arrived & answered]}
+    kinds |= {"itl": np.diff(times)[seen], "e2el": e2el[arrived]}
+    good = arrived & (ttft <= slo_ms["ttft"] * 1e6) & (tpot <= slo_ms["tpot"] * 1e6)
+    return _percentiles(kinds, TAIL) | {
+        "request_goodput": float(good.sum() / window.seconds),
+        "answered_share": float(answered[arrived].mean()),
     }
-    return {
-        f"p{p}_{kind}_ms": float(np.percentile(ns, p)) / 1e6
-        for kind, ns in found.items()
-        for p in PERCENTILES
-        if len(ns)
-    }
+
+
+def _percentiles(kinds: Mapping[str, np.ndarray], tail: float) -> dict[str, float]:
+    """Those (ms) that have so many values above them, and do not fall among what never ended."""
+    with np.errstate(invalid="ignore"):
+        found = {
+            f"p{p}_{kind}_ms": float(np.percentile(ns, p)) / 1e6
+            for kind, ns in kinds.items()
+            for p in PERCENTILES
+            if len(ns) and len(ns) * (100 - p) >= 100 * tail
+        }
+    return {name: ms for name, ms in found.items() if np.isfinite(ms)}
 
 
 def write(path: Path, members: Mapping[int, Mapping[str, np.ndarray]]) -> File:
-    """Write requests.parquet: a row for each request's arrival (token 0) and each of its tokens."""
+    """Write requests.parquet: a row for each request's arrival (token 0) and each of its tokens;
+    `wanted` is how many it is to have.
+    """
     rows = []
     for member, requests in sorted(members.items()):
         counts = requests["tokens"] + 1
         starts = np.cumsum(counts) - counts
         t = np.insert(requests["token_ns"], starts - np.arange(len(starts)), requests["at_ns"])
         request = np.repeat(np.arange(len(counts)), counts)
-        rows.append((np.full(len(t), member), request, np.arange(len(t)) - starts[request], t))
-    names = (("member", pa.int16()), ("request", pa.int32()), ("token", pa.int32()))
+        token, wanted = np.arange(len(t)) - starts[request], requests["wanted"][request]
+        rows.append((np.full(len(t), member), request, wanted, token, t))
+    names = (("member", pa.int16()), ("request", pa.int32()), ("wanted", pa.int32()))
+    names += (("token", pa.int32()),)
     schema = pa.schema([*names, pa.field("t_ns", pa.int64(), metadata={"unit": "ns"})])
     columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
     content = [arrow(c, field.type) for c, field in zip(columns, schema, strict=True)]
@@ -73,13 +99,14 @@ def write(path: Path, members: Mapping[int, Mapping[str, np.ndarray]]) -> File:
 def read(table: pa.Table) -> dict[int, dict[str, np.ndarray]]:
     """Member → its requests, as `of_window` takes them."""
     found = {}
-    member, request, token, t = (table[name].to_numpy() for name in table.schema.names)
+    member, request, wanted, token, t = (table[name].to_numpy() for name in table.schema.names)
     for index in np.unique(member):
         own = member == index
         arrived = own & (token == 0)
         found[int(index)] = {
             "at_ns": t[arrived],
-            "tokens": np.bincount(request[own & (token > 0)]),
+            "wanted": wanted[arrived],
+            "tokens": np.bincount(request[own & (token > 0)], minlength=arrived.sum()),
             "token_ns": t[own & (token > 0)],
         }
     return found

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from workflow.collocation.record.values import LATENCIES, File, Part, Telemetry, Window
+from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 
 MEASURED = ("completed", "out_of_memory")
@@ -69,7 +69,7 @@ class Rate(Part):
     step_ms_p99: float | None = None
     drift: float | None = None
     drift_error: float | None = None
-    latency: dict[Literal[*LATENCIES], float] = {}  # of a server's requests
+    latency: dict[Literal[*SERVED], float] = {}  # of a server's requests
     slices: list[Samples] | None = None
 
 

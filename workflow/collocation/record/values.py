@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 PERCENTILES = (50, 95, 99)  # of latencies
 LATENCIES = [f"p{p}_{kind}_ms" for kind in ("ttft", "tpot", "itl", "e2el") for p in PERCENTILES]
+SERVED = [*LATENCIES, "request_goodput", "answered_share"]  # what a window says of a server
 
 
 class Part(BaseModel):

@@ -260,6 +260,7 @@ class Run:
                 [sharing.environment(index) for index in range(len(core_sets))],
                 datasets,
                 scratch,
+                self.known["cell"].replicate,
             )
             conductor = Conductor(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
@@ -309,7 +310,8 @@ class Run:
                 rate = steps.in_window(window, end_ns, tracked.batch_size, drop_s)
                 if own := requests.get(tracked.member):
                     # It does what arrives: that it rests, or more comes later, is nothing wrong.
-                    rate.latency = latency.of_window(own, window)
+                    slo = self.known["spec"]["members"][tracked.member].get("slo_ms")
+                    rate.latency = latency.of_window(own, window, slo)
                     rate.drift = rate.drift_error = None
                 else:
                     stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())

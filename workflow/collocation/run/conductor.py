@@ -258,8 +258,7 @@ class Conductor:
         """[start, start + W), longer until the slowest member has its least number of steps."""
         seconds, least = self.measure.window_s, self.measure.min_steps
         end_ns = start_ns + int(seconds * 1e9)
-        self.deadline = time.monotonic() + self.measure.settle_s + seconds
-        self.deadline += self.timeouts["window"]
+        self.deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
         self._pump_until(start_ns)
         self.watch.open(name)
@@ -314,10 +313,11 @@ class Conductor:
         self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
 
     def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
-        """Note a window that was closed; members train on until its last readings are taken."""
+        """Note a window that was closed; members train on for its last readings and answers."""
         seconds = round((end_ns - start_ns) / 1e9, 6)
         self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
-        self._pump_until(int((closed + self.watch.linger_s) * 1e9))
+        linger_s = max(self.watch.linger_s, *(spec.get("linger_s", 0) for spec in self.specs))
+        self._pump_until(int((closed + linger_s) * 1e9))
 
     def _interleaved(self) -> None:
         """The conditions of a cell train in turns: in a round each has one slice, in random order.

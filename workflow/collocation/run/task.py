@@ -81,11 +81,12 @@ def member_specs(
     environments: list[dict[str, str]],
     datasets: dict[str, dict],
     folder: Path,
+    replicate: int,
 ) -> list[dict]:
     """One member spec for each of the spec's members, with a folder of its own below `folder`.
 
     device: "cuda" or "cpu". core_sets: CPU numbers by member. datasets: what
-    `python -m models.data prepare` wrote, by name.
+    `python -m models.data prepare` wrote, by name. replicate: whose requests arrive.
     """
     compiled = (
         {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.implementation.compile else {}
@@ -112,6 +113,7 @@ def member_specs(
                 "input": job.input.resolved(),
                 "work": member.work,
                 "seed": spec.seed,
+                "arrivals": spec.seed + replicate,  # of its cells the same, of others other ones
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": shared if joined else core_sets[index],
@@ -132,7 +134,8 @@ def _of_kind(job: Workload, implementation: ImplementationSpec, datasets: dict[s
     if isinstance(job, CommandWorkload):
         return {"directory": job.folder}
     if not isinstance(job, Trained):
-        return {**implementation.model_dump(), "memory_limit_bytes": None}
+        told = {"memory_limit_bytes": None, "linger_s": job.answer_s}
+        return implementation.model_dump() | told
     optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb
     scale = job.batch_size / optimizer.pop("base_batch")
     return {

@@ -278,6 +278,13 @@ class CommandWorkload(Workload):
         return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
 
 
+class Objective(Strict):
+    """What a request may take at most, in ms (vLLM's `--goodput`)."""
+
+    ttft: float = Field(gt=0, description="until its first token")
+    tpot: float = Field(gt=0, description="for each token after it, on average")
+
+
 class ServeWorkload(Workload):
     """A language model that answers requests, which arrive at random; a sample is an answer."""
 
@@ -292,6 +299,12 @@ class ServeWorkload(Workload):
     prompt_tokens: Positive = Field(256, description="of each request")
     output_tokens: StrictInt = Field(128, ge=4, description="mean; each has half to 1.5 times it")
     slots: Positive = Field(32, description="requests that are answered at once")
+    slo_ms: Objective = Field(Objective(ttft=500, tpot=50), description="ttft, tpot: at most")
+
+    @property
+    def answer_s(self) -> float:
+        """What the longest answer may take within the objective."""
+        return (self.slo_ms.ttft + 1.5 * self.output_tokens * self.slo_ms.tpot) / 1e3
 
 
 KINDS: dict[str, type[Workload]] = {
