@@ -10,6 +10,7 @@ import pytest
 from analysis import estimates as table
 from analysis import gract_lines
 from analysis.__main__ import main as analysis
+from analysis.estimates import INTERVAL
 from analysis.figures import INDEX, registered, style
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
@@ -34,15 +35,46 @@ def a_study(**changes) -> list:
         at = {"scenario": f"{n}x_{SMALL_JOB}", "source": "LEC22"} | paper
         found.append(Estimate(quantity, **at, value=value))
     found += [Estimate(**row) for row in gract_lines.read(frame(found))]
-    at = {"implementation": "bf16", "n": 1}
-    latencies = {"serve_2": ("p99_tpot_ms", "p95_e2el_ms"), "retrained": ("p95_e2el_ms",)}
-    for job, quantities in latencies.items():
-        mix = at | {"scenario": f"1x_{job}+1x_lm_b8", "method": "mps"}
-        for name in quantities:
-            found.append(Estimate(name, scenario=f"1x_{job}", method="naive", value=5.0, **at))
-            found.append(Estimate(name, job=job, value=5.5, **mix))
-        found.append(Estimate("slowdown", job="lm_b8", value=1.25, **mix))
-    return found
+    found += a_server("serve_6", "mps", (1.05, 1.1, 1.15), (1.2, 1.25, 1.3))
+    at = {"scenario": "1x_retrained+1x_lm_b8", "implementation": "bf16", "method": "mps", "n": 1}
+    found.append(Estimate("e2el_over_alone", **at, job="retrained", value=1.1))
+    return [*found, Estimate("slowdown", **at, job="lm_b8", value=1.25)]
+
+
+def a_server(job, method, over, slowed, answered=1.0) -> list:
+    """Beside training by this method: its p99 over alone and training's slowdown, with intervals;
+    and what share of the requests it answered.
+    """
+    at = {"scenario": f"1x_{job}+1x_lm_b8", "implementation": "bf16", "method": method, "n": 1}
+
+    def told(quantity, job, low, value, high):
+        ends = {"low": low, "high": high, "spread": INTERVAL}
+        return Estimate(quantity, **at, job=job, value=value, **ends)
+
+    alone = {"scenario": f"1x_{job}", "implementation": "bf16", "method": "naive", "n": 1}
+    return [
+        told("tpot_over_alone", job, *over),
+        told("e2el_over_alone", job, *over),
+        told("slowdown", "lm_b8", *slowed),
+        Estimate("answered_share", **at, job=job, value=answered),
+        Estimate("answered_share", **alone, value=1.0),
+    ]
+
+
+def test_a_server_is_named_where_its_interval_is_within_the_bound_and_it_answers(tmp_path):
+    """Not the best value: one whose interval reaches further, nor one that leaves a queue."""
+    good = a_server("serve_6", "mps", (1.05, 1.1, 1.15), (1.6, 2.0, 2.5))
+    wide = a_server("serve_12", "mps", (0.8, 1.1, 1.5), (1.0, 1.1, 1.2))
+    queue = a_server("serve_24", "mps", (1.0, 1.0, 1.1), (1.0, 1.1, 1.2), answered=0.9)
+    for rows, named in (([*good, *wide, *queue], True), ([*wide, *queue], False)):
+        with style.context():
+            drawing = registered()["serving"][1](frame(rows))
+        assert ("serve 6, MPS" in drawing.title and "40 %" in drawing.title) == named
+        assert ("%" in drawing.title) == named and len(drawing.title.split()) <= 12
+        marks = [line for line in drawing.figure.axes[0].lines if line.get_marker() != "None"]
+        filled = [line.get_markerfacecolor() == line.get_color() for line in marks]
+        assert filled == [row.full for row in drawing.data.itertuples()]
+        assert list(drawing.data["job"][~drawing.data["full"]]) == ["serve_24"]
 
 
 STUDIES = {
@@ -102,8 +134,8 @@ def xy(axes) -> list[tuple[float, float]]:
         ("mps_over_separate", "value", None),
         ("gaps_and_overlap", "value", None),
         ("repeatability", "value", None),
-        ("serving", "x", "y"),
-        ("retraining", "x", "y"),
+        ("serving", "value", "y"),
+        ("retraining", "value", "y"),
     ],
 )
 def test_marks_are_where_the_data_are(name, x, y, tmp_path):
