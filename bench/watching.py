@@ -1,9 +1,10 @@
 """`make bench BENCH=watching`: what watching a GPU costs the job that trains on it.
 
-One long cell for each watcher. A watcher runs in two of four segments and is stopped (SIGSTOP) in
-the others, in palindromes, so that what drifts evenly cancels. `ours` is the cell's own sampler;
-beside another watcher the cell has none. Power is by the GPU's energy counter, over the same
-segments.
+One long cell for each watcher. A watcher runs in two of four segments, in palindromes, so that what
+drifts evenly cancels. It is started at the beginning of each of these and killed at its end: a host
+engine samples on for a client that is only stopped. `ours` is the cell's own sampler, stopped
+(SIGSTOP) between them; beside another watcher the cell has none. Power is by the GPU's energy
+counter, over the same segments.
 """
 
 import shutil
@@ -26,7 +27,10 @@ from workflow.collocation.spec.grid import Cell
 
 SAMPLER = "workflow.collocation.telemetry.sampler"
 ORDER = ("off", "on", "on", "off")  # of a block of segments
-SEGMENT_S, SETTLE_S = 1.5, 0.4  # of a segment, and of it, at its beginning, what does not count
+# Of a segment, and of it, at its beginning, what does not count, in which a watcher starts or ends.
+# The energy counter moves in steps of 0.1 s.
+SEGMENT_S, SETTLE_S = 5.0, 1.5
+SILENT = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
 FIELDS = "timestamp,power.draw,utilization.gpu,utilization.memory,memory.used,pstate"
 POLL = """import sys, time, pynvml as n
 n.nvmlInit(); card = n.nvmlDeviceGetHandleByUUID(sys.argv[1])
@@ -54,28 +58,25 @@ def cost(cell: Cell, ready: Path, device, command: list[str] | None) -> dict | N
     None where the watcher ended by itself.
     """
     told = {"telemetry": {"source": "off"}} if command else {}
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         conductor, log = started(cell, ready, device, folder, **told), folder / "log/conductor.log"
         while conductor.poll() is None and not (
             log.exists() and "started:" in log.read_text("utf-8")
         ):
             time.sleep(0.05)
-        if command:
-            silent = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-            process = stack.enter_context(subprocess.Popen(command, **silent))
-            stack.callback(process.kill)
-        segments = followed(conductor, command and process, device)
-        ended = command and process.poll() is not None
+        segments = followed(conductor, command, device)
         record = record_of(conductor, folder)
+        if segments is None:
+            return None
         rates, powers = block_ratios(segments, record, pq.read_table(folder / "steps.parquet"))
-    if ended:
-        return None
     return {"throughput": change(rates), "power": change(powers), "blocks": len(rates)}
 
 
-def followed(conductor: subprocess.Popen, process: subprocess.Popen | None, device) -> list[tuple]:
-    """The segments until cell or watcher end: state, from when to when (ns), joules or None."""
+def followed(conductor: subprocess.Popen, command: list[str] | None, device) -> list[tuple] | None:
+    """The segments until the cell ends: state, from when to when (ns), joules or None. None where
+    the watcher ended by itself.
+    """
     read, segments = lambda: None, []
     if device:
         pynvml.nvmlInit()
@@ -83,17 +84,24 @@ def followed(conductor: subprocess.Popen, process: subprocess.Popen | None, devi
         read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3  # noqa: E731
     with suppress(psutil.NoSuchProcess):  # the cell's own ends before the conductor does
         children = psutil.Process(conductor.pid).children()
-        own = (child for child in children if SAMPLER in child.cmdline())
-        watcher = psutil.Process(process.pid) if process else next(own)
-        while conductor.poll() is None and (not process or process.poll() is None):
-            state = ORDER[len(segments) % len(ORDER)]
-            watcher.resume() if state == "on" else watcher.suspend()
-            time.sleep(SETTLE_S)
-            start, before = time.monotonic_ns(), read()
-            time.sleep(SEGMENT_S - SETTLE_S)
-            stop, after = time.monotonic_ns(), read()
+        sampler = None if command else next(c for c in children if SAMPLER in c.cmdline())
+        while conductor.poll() is None:
+            state, process = ORDER[len(segments) % len(ORDER)], None
+            with ExitStack() as stack:
+                if sampler:
+                    sampler.resume() if state == "on" else sampler.suspend()
+                elif state == "on":
+                    process = stack.enter_context(subprocess.Popen(command, **SILENT))
+                    stack.callback(process.kill)
+                time.sleep(SETTLE_S)
+                start, before = time.monotonic_ns(), read()
+                time.sleep(SEGMENT_S - SETTLE_S)
+                stop, after = time.monotonic_ns(), read()
+                if process and process.poll() is not None:
+                    return None
             segments.append((state, start, stop, after and after - before))
-        watcher.resume()
+        if sampler:
+            sampler.resume()
     return segments
 
 

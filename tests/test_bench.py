@@ -4,6 +4,7 @@ import json
 import sys
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -44,17 +45,21 @@ def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys, tmp_pa
     )
 
 
-def test_a_watcher_runs_in_half_of_the_segments_and_one_that_ends_counts_nothing(data, tmp_path):
+def test_a_watcher_is_started_for_half_of_the_segments_and_one_that_ends_counts_nothing(
+    data, tmp_path, monkeypatch
+):
     """Somebody's command; the cell has no sampler of its own."""
-    cell = cells.cell_of(bench.CPU_CASES["naive1"], 4)
+    monkeypatch.setattr(watching, "SEGMENT_S", 1.0)
+    monkeypatch.setattr(watching, "SETTLE_S", 0.3)
+    cell = cells.cell_of(bench.CPU_CASES["naive1"], 5)
     ready = cells.prepare(cell, data)
     log = tmp_path / "log"
-    code = "import sys, time\nwhile True: print(time.monotonic_ns(), file=open(sys.argv[1], 'a'))"
-    code += "; time.sleep(0.01)"
+    code = "import os, sys, time\nprint(os.getpid(), file=open(sys.argv[1], 'a'))\ntime.sleep(99)"
     found = watching.cost(cell, ready, None, [sys.executable, "-c", code, log])
     assert len(found["throughput"]) == 3
-    looks = np.diff(np.array(log.read_text().split(), float)) / 1e9
-    assert looks.max() > watching.SEGMENT_S  # it was stopped
+    started = [int(pid) for pid in log.read_text().split()]
+    assert len(set(started)) == len(started) > 1
+    assert not any(psutil.pid_exists(pid) for pid in started)
     assert watching.cost(cell, ready, None, ["true"]) is None
 
 
