@@ -8,6 +8,8 @@ decides the claims; writes estimates.parquet, and estimates.csv without the repl
 
 from __future__ import annotations
 
+import math
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -64,23 +66,46 @@ def _marked(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def benches(folder: Path) -> Iterator[dict]:
-    """What `make bench` measured for the study: the sampler's cost, and SMACT where it was read
-    while so many SMs were busy. Of what is not there nothing is told.
+    """What `make bench` measured for the study: what watching costs, and SMACT where it was read
+    while so many SMs were busy. Raises ValueError with one line that names the file.
     """
-    found: dict[str, dict] = {}
     for path in sorted((folder / "bench").glob("*.json")):
-        found |= read_json(path)
-    for workload, measured in found.get("workloads", {}).items():
-        cost = measured["costs"]["ours"]
-        note = f"throughput that the sampler costs the members of {measured['cell']}"
-        about = {"quantity": "bench", "name": f"sampler_{workload}", "unit": "%", "note": note}
-        about |= {"value": cost["loss_percent"], "low": cost["low"], "high": cost["high"]}
-        yield about | {"n": cost["pairs"], "spread": NONE if cost["low"] is None else INTERVAL}
-    for reading in found.get("readings", []):
-        busy, sms = reading["busy_sms"], reading["sm_count"]
-        note = f"SMACT read while a kernel spun on {busy} of {sms} SMs"
-        about = {"quantity": "bench", "name": f"smact_{busy}_of_{sms}", "note": note}
-        yield about | {"value": reading["smact"]}
+        content = read_json(path)
+        try:
+            found = [*_bench(content)]
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise ValueError(f"{path}: no readings that 'make bench' writes") from None
+        yield from found
+
+
+def _bench(content: dict) -> Iterator[dict]:
+    """A file's numbers: of `watching`, or of what the shipped studies keep."""
+    about = {"quantity": "bench"}
+    if "readings" in content:
+        for reading in content["readings"]:
+            busy, sms = reading["busy_sms"], reading["sm_count"]
+            note = f"SMACT read while a kernel spun on {busy} of {sms} SMs"
+            about |= {"name": f"smact_{busy}_of_{sms}", "note": note}
+            yield about | {"value": reading["smact"]}
+        return
+    about |= {"unit": "%"}
+    if "workloads" in content:
+        for workload, measured in content["workloads"].items():
+            cost = measured["costs"]["ours"]
+            note = f"throughput that the sampler costs the members of {measured['cell']}"
+            about |= {"name": f"sampler_{workload}", "note": note, "n": cost["pairs"]}
+            about |= {"value": cost["loss_percent"], "low": cost["low"], "high": cost["high"]}
+            yield about | {"spread": NONE if cost["low"] is None else INTERVAL}
+        return
+    for cell, watchers in content.items():
+        for watcher, found in watchers.items():
+            for what in ("throughput", "power"):
+                value, low, high = found[what]
+                name = "_".join(re.findall(r"[a-zA-Z0-9]+", f"{what} {watcher} {cell}"))
+                note = f"change of {what} of {cell} beside {watcher}"
+                about |= {"name": name, "note": note, "n": found["blocks"], "spread": INTERVAL}
+                if not math.isnan(value):
+                    yield about | {"value": value, "low": low, "high": high}
 
 
 def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFrame:
