@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import labels
 from analysis.choose import PARTNER, place
 from analysis.estimates import MEASURED, Row, by_id, get, identity
-from analysis.gract_lines import AT, CELLS
+from analysis.gract_lines import AT, POINTS
 from analysis.quantities import QUANTITIES
 from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
 from workflow.collocation.spec.names import PAPER_IMPLEMENTATION, parse_scenario, scenario_id
@@ -281,7 +281,7 @@ class _Judge:
                 reason = outcome.note.split(";")[0].split(". ")[0]
                 why = ": ".join(filter(None, (labels.status(outcome.status), reason)))
                 return replace(cell, note=f"{asked.label} ({why})")
-        few = f" (fewer than {CELLS} cells, or hosts too alike)" * quantity.endswith(AT)
+        few = f" (fewer than {POINTS} points, or hosts too alike)" * quantity.endswith(AT)
         return replace(cell, note=f"{_title(quantity)} for {cell.label}{few}")
 
     def _told(self, test: Test, verdict: Verdict, cells: list[CellJudged]) -> TestJudged:

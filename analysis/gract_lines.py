@@ -2,8 +2,10 @@
 
 How much sharing gains where a job leaves the GPU idle is a function of how idle: of GRACT alone,
 which differs between hosts, and between the paper's machine and ours. So each number of a set that
-the paper measured, too, is a line through our cells, log(value) = a + b log(GRACT alone), and the
-line is read at the paper's GRACT: quantity `<name>_at_gract`.
+the paper measured, too, is a line through our hosts, log(value) = a + b log(GRACT alone), and the
+line is read at the paper's GRACT: quantity `<name>_at_gract`. A cell's gain and its GRACT alone err
+together, for both are of the same window alone: a line through cells would find that error's slope,
+-1. So a point is the mean over all cells of one implementation on one host.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from workflow.collocation.spec.names import IMPLEMENTATIONS, PAPER_IMPLEMENTATIO
 
 READ = ("stp", "antt", "rate_over_naive", "stp_over_3", "gract_over_mps")
 AT = "_at_gract"
-CELLS, SPREAD = 5, 1.3  # least for a line: cells, and highest over lowest GRACT of them
+POINTS, SPREAD = 4, 1.3  # least for a line: points, and highest over lowest GRACT of them
 # Implementations that launch the paper's kernels and wait for less: GRACT alone differs, not the
 # work. In bf16 the kernels are others, and the job another one.
 KERNELS = ("precision", "channels_last", "cudnn_benchmark")
@@ -30,9 +32,9 @@ KERNELS = ("precision", "channels_last", "cudnn_benchmark")
 
 def line(x: pd.Series, y: pd.Series, at: float | np.ndarray) -> tuple | None:
     """(value, low, high) at `at` of the line through these points' logs, by least squares: with the
-    95 % interval of the line itself. None where cells are too few, or too near to each other.
+    95 % interval of the line itself. None where points are too few, or too near to each other.
     """
-    if len(x) < CELLS or x.max() < SPREAD * x.min():
+    if len(x) < POINTS or x.max() < SPREAD * x.min():
         return None
     middle, mean, freedom = np.log(x).mean(), np.log(y).mean(), len(x) - 2
     off, away = np.log(x) - middle, np.log(at) - middle
@@ -52,8 +54,10 @@ def papers(frame: pd.DataFrame) -> dict[str, table.Row]:
 
 
 def points(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cell of a set of copies that the paper measured, too, of a job that leaves the
-    GPU idle alone: quantity, value, gract (alone, in its replicate), host, cell, over.
+    """A row for each host and implementation of a set of copies that the paper measured, too, of a
+    job that leaves the GPU idle alone: quantity, workload, scenario, method, jobs, host,
+    implementation, and means over its cells on logs: value, gract (alone, in each one's replicate);
+    and its replicates.
     """
     like = [IMPLEMENTATIONS[PAPER_IMPLEMENTATION].get(key) for key in KERNELS]
     alike = [n for n, of in IMPLEMENTATIONS.items() if [of.get(key) for key in KERNELS] == like]
@@ -78,13 +82,17 @@ def points(frame: pd.DataFrame) -> pd.DataFrame:
             alone = over.get((e.scenario, e.implementation, e.method, r["cell"]))
             gract = busy.get((f"1x_{job}", e.implementation, "naive", alone), 1.0)
             if gract < NO_GAPS_FROM:
-                found.append((e.quantity, job, e.scenario, e.method, e.jobs, gract, e.host, r))
-    columns = ["quantity", "workload", "scenario", "method", "jobs", "gract", "host", "replicate"]
-    return pd.DataFrame(found, columns=columns).assign(value=[r["value"] for *_, r in found])
+                of = e.quantity, job, e.scenario, e.method, e.jobs, e.host, e.implementation
+                found.append((*of, np.log(r["value"]), np.log(gract), r))
+    point = ["quantity", "workload", "scenario", "method", "jobs", "host", "implementation"]
+    cells = pd.DataFrame(found, columns=[*point, "value", "gract", "replicates"])
+    means = {"value": "mean", "gract": "mean", "replicates": list}
+    made = cells.groupby(point, sort=False, as_index=False).agg(means)
+    return made.assign(value=np.exp(made["value"]), gract=np.exp(made["gract"]))
 
 
 def read(frame: pd.DataFrame) -> Iterator[dict]:
-    """Rows of estimates.parquet: each line at the paper's GRACT, with the cells that it is through.
+    """Rows of estimates.parquet: each line at the paper's GRACT, with the cells of its points.
 
     frame: a study's estimates and the paper's, as `estimates.read` gives them.
     """
@@ -96,15 +104,17 @@ def read(frame: pd.DataFrame) -> Iterator[dict]:
         if not (found := line(own["gract"], own["value"], theirs.value)):
             continue
         least, most = own["gract"].min(), own["gract"].max()
-        note = f"a line through {len(own)} cells, GRACT alone {least:.2f} to {most:.2f}, read at "
-        note += f"{theirs.value:.2f} ({theirs.source})"
+        cells = [cell for point in own["replicates"] for cell in point]
+        note = f"a line through {len(own)} points, each the mean of one host's cells of one "
+        note += f"implementation ({len(cells)} in all), GRACT alone {least:.2f} to {most:.2f}, "
+        note += f"read at {theirs.value:.2f} ({theirs.source})"
         note += "" if least <= theirs.value <= most else ", which is extrapolated"
         yield {"quantity": quantity + AT, "scenario": scenario, "method": method} | {
             "implementation": PAPER_IMPLEMENTATION,
             **dict(zip(("value", "low", "high"), found, strict=True)),
             "spread": INTERVAL,
-            "n": len(own),
+            "n": len(cells),
             "hosts": own["host"].nunique(),
             "note": note,
-            "replicates": [r | {"batches": ()} for r in own["replicate"]],
+            "replicates": [cell | {"batches": ()} for cell in cells],
         }

@@ -29,7 +29,7 @@ ALL |= {"serving", "retraining"}
 
 def a_study(**changes) -> list:
     design = {"counts": (2, 3, 7), "mixes": (MIX,), "methods": ("naive", "mps", "mig")}
-    found = rows_of(Design(JOBS, **design | {"hosts": 2, "replicates": 3} | changes))
+    found = rows_of(Design(JOBS, **design | {"hosts": 4, "replicates": 2} | changes))
     paper = {"implementation": "paper_step", "method": "naive", "n": 1}
     for quantity, n, value in (("stp", 2, 1.9), ("stp", 7, 3.0), ("gract", 1, 0.43)):
         at = {"scenario": f"{n}x_{SMALL_JOB}", "source": "LEC22"} | paper

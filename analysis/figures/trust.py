@@ -13,18 +13,19 @@ from workflow.collocation.spec.names import parse_scenario
 
 @figure(
     "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
-    "alone, which differs between hosts. Small marks: one cell each. Lines: least squares. Large "
-    "marks: the lines at the paper's GRACT, with their 95 % interval. Crosses: the paper's numbers."
+    "alone, which differs between hosts. Small marks: mean of one host and implementation each. "
+    "Lines: least squares. Large marks: the lines at the paper's GRACT, with their 95 % interval. "
+    "Crosses: the paper's numbers."
 )
 def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each set."""
-    cells, papers = gract_lines.points(estimates), gract_lines.papers(estimates)
+    points, papers = gract_lines.points(estimates), gract_lines.papers(estimates)
     shown = table.of(estimates, "stp" + gract_lines.AT)
     shown = shown.assign(workload=[parse_scenario(s).family for s in shown["scenario"]])
     if shown.empty:
         return None
     shown = shown.assign(gract=[papers[name].value for name in shown["workload"]])
-    of = dict(list(cells[cells["quantity"] == "stp"].groupby(["scenario", "method"])))
+    of = dict(list(points[points["quantity"] == "stp"].groupby(["scenario", "method"])))
     jobs = list(dict.fromkeys(shown["workload"]))
     drawn, panels = style.panels(1, len(jobs), 3.6)
     theirs, off = estimates[(estimates["source"] != table.MEASURED)], 0.0
