@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import PREDICTION
-from analysis.intervals import OF, over_hosts, reach, scaled
+from analysis.intervals import OF, chosen, freedom, over_hosts, pools, scaled, sharing, totals
 
 COVERED = ("rate", "stp", "s", "rate_over_naive")
 CELLS, HOSTS = "cells", "hosts"  # what is left out
@@ -17,6 +17,7 @@ CELLS, HOSTS = "cells", "hosts"  # what is left out
 def coverage(single: pd.DataFrame) -> Iterator[dict]:
     """Numbers of the study: the share of cells that lie in their host's interval, and of hosts that
     lie in the prediction for a new host, made without them; by quantity and kind, and of all.
+    Their notes say how many cells and hosts that is: numbers that share a cell are as one.
 
     single: estimates of single hosts, of `intervals.by_host`.
     """
@@ -29,26 +30,38 @@ def coverage(single: pd.DataFrame) -> Iterator[dict]:
 
 
 def _row(name: str, found: pd.DataFrame) -> dict:
-    share, n = float(found["inside"].mean()), len(found)
-    return {"quantity": "covered", "name": name, "value": share, "n": n}
+    share, n, hosts = float(found["inside"].mean()), len(found), found["host"].nunique()
+    cells = len({r["over"] or r["cell"] for own in found["replicates"] for r in own})
+    note = f"{cells} cells on {hosts} host{'s' * (hosts != 1)}"
+    return {"quantity": "covered", "name": name, "value": share, "n": n, "note": note}
 
 
 def _cells(single: pd.DataFrame) -> pd.DataFrame:
     """Each cell that is not the only one of its set on its host: whether it lies in the interval
-    that the others give, with a variance from which it was left out.
+    that the others give, with a variance from which the whole cell was left out: all numbers that
+    are of it, or of the same job alone.
     """
-    cells = single[["quantity", "turned", "kind", "n", "replicates"]].explode("replicates")
-    cells["value"] = [replicate["value"] for replicate in cells["replicates"]]
+    columns = ["quantity", "scenario", "turned", "kind", "host", "n", "replicates"]
+    cells = single[columns].explode("replicates")
+    for name in ("value", "cell", "over"):
+        cells[name] = [replicate[name] for replicate in cells["replicates"]]
     own = pd.Series(scaled(cells), cells.index)
     cells["off"] = own - own.groupby(level=0).transform("mean")
-    cells = cells[cells["n"] > 1]
-    n, pool = cells["n"], [cells["quantity"], cells["turned"], cells["kind"]]
-    squares = (cells["off"] ** 2).groupby(pool).transform("sum")
-    freedom = (1 - 1 / n).groupby(pool).transform("sum").round()
-    left = squares - cells["off"] ** 2 * n / (n - 1)
-    half = reach(freedom - 1, left) * np.sqrt(1 + 1 / (n - 1))
+    cells = cells[cells["n"] > 1].reset_index(drop=True)
+    n, squares = cells["n"], cells["off"] ** 2
+    cells = cells.assign(squares=squares, count=1 - 1 / n, freedom=freedom(cells))
+    # What each takes with it where it is left out: of two cells, the other one, too.
+    lost = cells[["squares", "count", "freedom"]].mul(n / (n - 1), axis=0)
+    pairs, left = sharing(cells), []
+    for by in pools(cells, "turned"):
+        pool = cells.groupby(by).ngroup().to_numpy()
+        own = pairs[pool[pairs["at"]] == pool[pairs["other"]]]
+        left.append(totals(cells, by) - lost.loc[own["other"]].groupby(own["at"].to_numpy()).sum())
+    half = chosen(*left) * np.sqrt(1 + 1 / (n - 1))
     inside = (cells["off"] * n / (n - 1)).abs() <= half
-    return cells.assign(inside=inside)[half.notna() & (squares > 0)]
+    varies = totals(cells, by)["squares"] > 0
+    cells["replicates"] = [[replicate] for replicate in cells["replicates"]]
+    return cells.assign(inside=inside)[half.notna() & varies]
 
 
 def _hosts(single: pd.DataFrame) -> pd.DataFrame:

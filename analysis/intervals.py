@@ -1,14 +1,16 @@
 """Where the next cell on a host lies, and where a new host lies: one fit over all cells of a study.
 
 A number is set + host + cell, on logs if its scale is `log`. How cells and hosts vary is pooled
-over the sets of a kind, so a single cell has an interval, too. All hosts of a study have the same
-GPU model: `runs.prepared` leaves others out.
+over the sets of a kind, of the same workloads where they tell enough by themselves, so a single
+cell has an interval, too. Numbers that share a job alone err together, so degrees of freedom are
+those of the cells, not of the numbers. All hosts of a study have the same GPU model:
+`runs.prepared` leaves others out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -31,6 +33,7 @@ from workflow.collocation.spec.names import (
 
 CONFIDENCE = 0.95
 LEAST = 3  # degrees of freedom that a pooled variance needs
+OF_ITS_OWN = 6  # and that the sets of the same workloads need to be pooled by themselves
 BUSY = 0.9  # GRACT of a job alone; below, it waits for its host
 OF = ["quantity", *PLACE]
 
@@ -50,12 +53,53 @@ def scaled(rows: pd.DataFrame) -> np.ndarray:
     return np.log(values, where=_scales(rows) == LOG, out=values.copy())
 
 
-def reach(freedom: pd.Series, squares: pd.Series) -> pd.Series:
-    """Half a 95 % t interval of a single draw, from a variance's degrees of freedom and sum of
-    squares; NaN of fewer than LEAST.
+def reach(freedom: pd.Series, variance: pd.Series) -> pd.Series:
+    """Half a 95 % t interval of a single draw, from a variance and its degrees of freedom; NaN of
+    fewer than LEAST.
     """
     enough = freedom.where(freedom >= LEAST)
-    return stdtrit(enough, (1 + CONFIDENCE) / 2) * np.sqrt(squares.clip(lower=0) / enough)
+    return stdtrit(enough, (1 + CONFIDENCE) / 2) * np.sqrt(variance.clip(lower=0))
+
+
+def sharing(cells: pd.DataFrame) -> pd.DataFrame:
+    """Positions `at`, `other` of numbers of one pool that share a cell: their own, or one that they
+    are held against.
+
+    cells: a row for each cell of each number: quantity, turned, kind, cell, over.
+    """
+    parts = [{*f"{e.cell} {e.over or ''}".split()} for e in cells.itertuples()]
+    pool = ["quantity", "turned", "kind", "part"]
+    found = cells[pool[:3]].assign(part=parts, at=np.arange(len(cells))).explode("part")
+    pairs = found.merge(found.rename(columns={"at": "other"}), on=pool)
+    return pairs[["at", "other"]].drop_duplicates()
+
+
+def freedom(cells: pd.DataFrame) -> np.ndarray:
+    """The part of each cell of each number in the degrees of freedom: all that share it have one.
+
+    cells: as `sharing` takes them, with n: how many cells the number has on its host.
+    """
+    found, several = np.zeros(len(cells)), (cells["n"] > 1).to_numpy()
+    own = cells[several]
+    shared = np.bincount(sharing(own)["at"], minlength=len(own))
+    found[several] = (1 - 1 / own["n"]) / shared
+    return found
+
+
+def pools(rows: pd.DataFrame, design: str) -> Iterator[list[pd.Series]]:
+    """What rows are pooled by: their kind and workloads, and their kind."""
+    kind = [rows["quantity"], rows[design], rows["kind"]]
+    yield [*kind, rows["scenario"].map(lambda scenario: parse_scenario(scenario).family)]
+    yield kind
+
+
+def chosen(own: pd.DataFrame, kind: pd.DataFrame) -> pd.Series:
+    """`reach` of the sums `squares`, `count`, `freedom` of the workloads where that has OF_ITS_OWN
+    degrees of freedom, else of the kind.
+    """
+    enough = own["freedom"].round(6) >= OF_ITS_OWN
+    sums = own.where(pd.concat([enough] * 3, axis=1, keys=own.columns), kind)
+    return reach(sums["freedom"].round(6), sums["squares"] / sums["count"].where(sums["count"] > 0))
 
 
 def kinds(found: pd.DataFrame) -> pd.Series:
@@ -98,7 +142,7 @@ def by_host(found: pd.DataFrame) -> pd.DataFrame:
     """Each host's estimate of every quantity from its replicates, with the 95 % interval of its
     next cell.
 
-    The variance is pooled over hosts and sets of a kind; interleaved cells and others are pooled
+    The variance is pooled as `chosen` says, over hosts; interleaved cells and others are pooled
     apart. Where that has too few degrees of freedom, a single interleaved cell has the interval of
     its batches: what it tells of itself, which is too narrow for another cell. One number, one
     route: where a host has it of interleaved cells, other cells do not count.
@@ -112,19 +156,21 @@ def by_host(found: pd.DataFrame) -> pd.DataFrame:
     found = found[found["turned"] | ~turned]
     columns = ["cell", "value", "numerator", "denominator", "over", "batches"]
     whole = found[columns].astype(object).where(found[columns].notna(), None)
-    found = found.assign(replicate=whole.to_dict("records"), squares=scaled(found))
+    n = found.groupby("host_order")["value"].transform("size")
+    found = found.assign(replicate=whole.to_dict("records"), squares=scaled(found), n=n)
+    found["freedom"] = freedom(found)
     lists = ("value", "batches", "replicate", "flags", "code", "data")
     rows = found.groupby(["order", "host_order", *OF, "host"], as_index=False).agg(
-        dict.fromkeys(lists, list) | {"turned": "first", "kind": "first", "squares": "var"}
+        dict.fromkeys(lists, list)
+        | {"turned": "first", "kind": "first", "squares": "var", "freedom": "sum", "n": "first"}
     )
-    scales, n = _scales(rows), rows["value"].map(len)
-    rows["squares"] = rows["squares"].fillna(0.0) * (n - 1)
-    kind = [rows["quantity"], rows["turned"], rows["kind"]]
-    pooled = reach(_total(n - 1, kind), _total(rows["squares"], kind)) * np.sqrt(1 + 1 / n)
+    scales, n = _scales(rows), rows["n"]
+    rows = rows.assign(squares=rows["squares"].fillna(0.0) * (n - 1), count=n - 1)
+    pooled = chosen(*(totals(rows, by) for by in pools(rows, "turned"))) * np.sqrt(1 + 1 / n)
     own = [of_batches(b[0], s) for b, s in zip(rows["batches"], scales, strict=True)]
     half = pooled.fillna(pd.Series(own, rows.index).where(n == 1))
     values = [mean(each, scale) for each, scale in zip(rows["value"], scales, strict=True)]
-    rows = rows.assign(value=values, half=half, n=n, hosts=1, note="")
+    rows = rows.assign(value=values, half=half, hosts=1, note="")
     low, high = ends(rows)
     conditions = zip(rows["flags"], rows["code"], rows["data"], strict=True)
     return rows.assign(
@@ -161,9 +207,12 @@ def _scales(rows: pd.DataFrame) -> np.ndarray:
     return np.array([QUANTITIES[name].scale for name in rows["quantity"]], dtype=object)
 
 
-def _total(of: pd.Series, by: list[pd.Series]) -> pd.Series:
-    """The sum over each group, for each of its rows; NaN where a row is of none."""
-    return of.groupby(by).transform("sum")
+def totals(rows: pd.DataFrame, by: list[pd.Series]) -> pd.DataFrame:
+    """Sums of `squares`, `count`, `freedom` over each pool, for each of its rows; NaN where a row
+    is of none.
+    """
+    sums = ("squares", "count", "freedom")
+    return pd.DataFrame({name: rows[name].groupby(by).transform("sum") for name in sums})
 
 
 def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -178,6 +227,10 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return rows
     rows = rows.assign(order=rows.groupby(OF, sort=False).ngroup(), squares=scaled(rows))
+    # A host that is fast is fast in all sets of the same workloads.
+    place = rows["scenario"].map(lambda scenario: parse_scenario(scenario).family) + rows["host"]
+    hosts = rows.groupby("order")["host"].transform("size")
+    rows["freedom"] = freedom(rows.assign(cell=place, over="", turned=False, n=hosts))
     group = rows.groupby("order")
     every = group.agg(
         n=("n", "sum"),
@@ -186,6 +239,7 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
         most=("value", "max"),
         half=("half", "max"),
         squares=("squares", "var"),
+        freedom=("freedom", "sum"),
         weight=("n", lambda n: (n**2).sum() / n.sum() ** 2),
         designs=("design", "nunique"),
         note=("note", lambda notes: "; ".join(dict.fromkeys(filter(None, notes)))),
@@ -206,13 +260,16 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     ]
     first["value"] = pd.Series(means, first.index).clip(first["least"], first["most"])
     first["design"] = first["design"].mask(first["designs"] > 1, BOTH)
-    freedom, kind = first["hosts"] - 1, [first["quantity"], first["design"], first["kind"]]
-    squares = _total(first["squares"].fillna(0.0) * freedom, kind)
-    new = reach(_total(freedom, kind), squares) * np.sqrt(1 + first["weight"])
+    first = first.assign(count=first["hosts"] - 1)
+    first["squares"] = first["squares"].fillna(0.0) * first["count"]
+    new = chosen(*(totals(first, by) for by in pools(first, "design")))
+    new *= np.sqrt(1 + first["weight"])
     told = new.notna()
     low, high = ends(first.assign(half=np.fmax(new, first["half"])))
     first["low"] = low.where(told, first["least"].where(several, first["low"]))
     first["high"] = high.where(told, first["most"].where(several, first["high"]))
     first["spread"] = first["spread"].mask(several, RANGE).mask(told, PREDICTION)
     both = pd.concat([rows, first.reset_index()]).sort_values("order", kind="stable")
-    return both.drop(columns=["order", "squares", "weight", "designs"]).reset_index(drop=True)
+    return both.drop(
+        columns=["order", "squares", "freedom", "count", "weight", "designs"]
+    ).reset_index(drop=True)

@@ -131,6 +131,75 @@ def test_each_cell_and_each_host_is_left_out_of_what_it_is_held_against():
     assert told["cells"]["n"] == sum(e["n"] for name, e in told.items() if name[:6] == "cells/")
 
 
+def sharing(seed, jobs, hosts, cells, spread=0.1):
+    """STP of a small, a middle and a large set of each job in the same interleaved cells: all err
+    with the job alone of the cell. `next` is one cell more of each.
+    """
+    random, rows = np.random.default_rng(seed), []
+    for k in range(jobs):
+        for h in range(1, hosts + 1):
+            for number in [*range(cells), "next"]:
+                alone, at = random.normal(0, spread), f"job{k}--interleaved/eager/mps/r{h}{number}"
+                of = {"cell": at, "over": at, "turned": True}
+                for n in (2, 4, 8):
+                    value = n * math.exp(random.normal(0, 0.01) - alone)
+                    of_set = (f"{n}x_job{k}", "eager", "mps", f"h{h}", value)
+                    rows.append(cell("stp", *of_set, **of))
+    return pd.DataFrame(rows)
+
+
+def test_sets_that_share_their_job_alone_are_not_independent():
+    hits = []
+    for seed in range(300):
+        found = sharing(seed, jobs=3, hosts=1, cells=2)
+        new = found["cell"].str.endswith("next")
+        told = by_host(found[~new]).set_index("scenario")
+        value = found[new].set_index("scenario")["value"].loc[told.index]
+        assert (told["spread"] == "interval").all()
+        hits += ((told["low"] <= value) & (value <= told["high"])).tolist()
+    assert 0.93 <= np.mean(hits) <= 0.97
+    few = by_host(sharing(1, jobs=1, hosts=2, cells=1))  # two cells of three sets each
+    assert (few["spread"] == "none").all()
+
+
+def test_a_whole_cell_is_left_out():
+    """With all numbers that are held against the same job alone; as by fitting anew without it."""
+    found, hits = sharing(2, jobs=3, hosts=2, cells=2), []
+    told = {each["name"]: each for each in coverage(by_host(found))}
+    for at, own in found.groupby("cell"):
+        fit = by_host(found[found["cell"] != at]).set_index(["scenario", "host"])
+        fit = fit.loc[list(zip(own["scenario"], own["host"], strict=True))]
+        hits += (
+            (fit["low"].values <= own["value"]) & (own["value"] <= fit["high"].values)
+        ).tolist()
+    own = told["cells/set_waits/stp"]
+    assert (own["n"], own["value"]) == (len(hits), pytest.approx(np.mean(hits)))
+    assert own["note"] == "18 cells on 2 hosts"
+
+
+def test_a_workload_of_many_cells_has_a_variance_of_its_own():
+    """Six degrees of freedom or more; others of its kind share that of the kind."""
+    random, rows = np.random.default_rng(1), []
+    for job, cells, sd in (("loud", 8, 0.2), ("quiet", 8, 0.01), ("rare", 2, 0.01)):
+        for number in range(cells):
+            value = math.exp(random.normal(5, sd))
+            rows.append(cell("rate", f"3x_{job}", "eager", "mps", "h1", value, number))
+    told = by_host(pd.DataFrame(rows)).set_index("scenario")
+    half = np.log(told["high"] / told["value"])
+    assert half["3x_quiet"] < 0.05 < half["3x_rare"] < half["3x_loud"]
+
+
+def test_hosts_of_one_workload_are_as_many_as_they_are():
+    """However many sets of it they measured: a host that is fast is fast in all of them."""
+    rows = [
+        cell("rate", f"{n}x_a", "eager", "mps", host, value * n)
+        for host, value in (("h1", 90.0), ("h2", 110.0), ("h3", 100.0))
+        for n in (2, 3, 4, 5)
+    ]
+    over = over_hosts(by_host(pd.DataFrame(rows)))
+    assert set(over.loc[over["host"] == "", "spread"]) == {"range"}
+
+
 BATCHES = tuple(100 + k for k in range(10))
 
 

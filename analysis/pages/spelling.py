@@ -60,5 +60,5 @@ num = _spelling(lambda e: labels.number(e.value, e.unit))  # `57.9k samples/s`, 
 bare = _spelling(lambda e: labels.number(e.value))  # where the unit stands in a column's title
 millis = _spelling(lambda e: labels.number(1000 * e.value))  # in thousandths of its unit: J as mJ
 share = _spelling(lambda e: f"{100 * e.value:.0f} %")  # without its spread
-share_of = _spelling(lambda e: f"{100 * e.value:.0f} % of {e.n}")
+share_of = _spelling(lambda e: f"{100 * e.value:.0f} % of {e.n} ({e.note})")
 count = _spelling(lambda e: f"{e.value:,.0f}")
