@@ -209,7 +209,7 @@ def test_a_claim_is_never_judged_wrongly_on_all_hosts():
 def test_at_its_bound_a_claim_is_seldom_contradicted():
     """True by nothing: one host's interval is on the wrong side 2.5 times in a hundred."""
     found = Counter()
-    for seed in range(12):
+    for seed in range(24):
         study = simulate(Design(LAUNCH, counts=(2,), methods=("mps",)), seed)
         estimates = made(study)
         for job in LAUNCH:
