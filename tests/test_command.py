@@ -364,6 +364,17 @@ def test_a_changed_workload_reruns_its_cells_alone_and_none_without_measuring(co
         assert f"{cell}  (its settings changed: " in plan
 
 
+def test_a_figure_that_there_are_no_data_for_any_more_goes(copied):
+    folder = copied.results / "figures"
+    (folder / "serving.png").write_bytes(b"of a version that drew it")
+    listed = (folder / "index.csv").read_text()
+    assert "serving,," in listed
+    (folder / "index.csv").write_text(listed.replace("serving,,", "serving,A finding,"))
+    run = copied.snakemake("--forcerun", "draw", "--", "figures", config={"measure": "false"})
+    assert run.code == 0, run.output
+    assert not (folder / "serving.png").exists()
+
+
 def test_a_corrupt_record_is_measured_again_and_stays(copied):
     """Cut short, and the record of another cell. Whatever the cores, cells never overlap, by
     Snakemake's own limit: no conductor had to wait for the device.

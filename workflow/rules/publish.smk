@@ -21,10 +21,12 @@ CONTENTS = [
     for page, name in entries.items()
 ]
 CONTENTS.append(FIGURES)
-# Figures that were drawn: the report, which Snakemake makes when all else is there, holds them.
+# Figures that were drawn: the report, which Snakemake makes when all else is there, holds them. Who
+# draws anew may lose some of them.
+PICTURES = []
 if Path(FIGURES).exists():
     with open(FIGURES, encoding="utf-8", newline="") as listed:
-        CONTENTS += [
+        PICTURES += [
             in_report(
                 f"{STUDY}/figures/{row['figure']}.png",
                 caption="../report/figure.rst",
@@ -163,12 +165,14 @@ rule report_contents:
     # What Snakemake's report holds.
     input:
         CONTENTS,
+        PICTURES,
 
 
 rule make_report:
     # As a folder in a zip, or as one page; both open offline.
     input:
         CONTENTS,
+        PICTURES,
     output:
         f"{STUDY}/report.{{ending}}",
     log:
