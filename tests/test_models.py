@@ -146,12 +146,12 @@ def test_a_paced_member_begins_no_step_early(tmp_path):
 
 def test_a_member_is_retrained_whenever_it_is_triggered(tmp_path):
     triggers = {"per_s": 100.0, "steps": 3}
-    spec = member_spec(tmp_path, triggers=triggers, warmup_steps=2, **TINY)
+    spec = member_spec(tmp_path, triggers=triggers, arrivals=7, warmup_steps=2, **TINY)
     code, events, arrays = train_member(spec)
     requests, ends = dict(np.load(tmp_path / "requests.npz")), arrays["end_ns"]
     n = len(ends) // 3
     assert code == 0 and n > 3 and requests["tokens"].tolist() == [1] * n
-    gaps_ns = np.random.default_rng(spec["seed"]).exponential(1e7, n)
+    gaps_ns = np.random.default_rng(7).exponential(1e7, n)
     at = named(events, "started")["t"] + np.cumsum(gaps_ns)
     np.testing.assert_allclose(requests["at_ns"], at, atol=2, rtol=0)
     assert requests["token_ns"].tolist() == ends[2 : 3 * n : 3].tolist()

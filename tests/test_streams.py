@@ -178,7 +178,7 @@ def test_each_job_has_a_stream_of_the_one_process(others, why):
 # Assumed of the real one: NVML lists a process once, however many streams it has.
 
 
-def test_cells_of_one_process_and_of_conditions_with_it(studio):
+def test_cells_of_one_process(studio):
     ladders = [
         {"workloads": ["a"], "counts": {2: ["streams"]}},
         {

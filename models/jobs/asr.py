@@ -89,7 +89,7 @@ class AsrJob(Job):
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         """CTC's, a letter."""
         frames, there, letters, lengths, counts = batch
-        with self.autocast:
+        with self.autocast():
             logits = self.model(frames, there)
         said = logits.float().log_softmax(-1).transpose(0, 1)
         return functional.ctc_loss(said, letters, (lengths + 3) // 4, counts)
