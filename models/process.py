@@ -54,6 +54,26 @@ def _little_is_free() -> bool:
     return False
 
 
+def told_of(model: torch.nn.Module) -> dict:
+    """What `built` tells of this process and the model in it."""
+    parameters = list(model.parameters())
+    return {
+        "pid": os.getpid(),
+        "parameters": sum(p.numel() for p in parameters),
+        "parameter_bytes": sum(p.nbytes for p in parameters),
+        "threads": torch.get_num_threads(),
+        "cores": sorted(os.sched_getaffinity(0)),
+    }
+
+
+def memory_peaks(known: bool) -> dict:
+    """What `stopped` tells of torch's memory on the device; nulls where that is not `known`."""
+    return {
+        "memory_peak_allocated": torch.cuda.max_memory_allocated() if known else None,
+        "memory_peak_reserved": torch.cuda.max_memory_reserved() if known else None,
+    }
+
+
 def synchronise(device: torch.device) -> None:
     """Wait for all work of this process on the device; the first call makes its CUDA context."""
     if device.type == "cuda":

@@ -73,8 +73,12 @@ class Channel:
 
     def ready(self, seconds: float | None = 0.0) -> bool:
         """Whether there is a command, or its end, within `seconds`; None: wait until so."""
-        there = b"\n" in self._buffer or self._ended
-        return there or bool(select.select([self.commands], [], [], seconds)[0])
+        return self._has_one or bool(select.select([self.commands], [], [], seconds)[0])
+
+    @property
+    def _has_one(self) -> bool:
+        """Whether a command, or the end, was read already."""
+        return b"\n" in self._buffer or self._ended
 
     def failed(self, error: BaseException) -> int:
         """Send what was raised, with the phase that it carries; the exit code that goes with it."""
@@ -89,8 +93,7 @@ class Channel:
 
     def poll(self, seconds: float | None = 0.0) -> str | None:
         """A command, or None if none comes within `seconds`. End of file reads as "stop"."""
-        there = b"\n" in self._buffer or self._ended
-        if not there and self.ready(seconds):
+        if not self._has_one and self.ready(seconds):
             data = b""
             with suppress(ConnectionResetError):
                 data = os.read(self.commands, 4096)

@@ -5,7 +5,6 @@ nothing of those that share the device with it, or `together(specs, channels)` (
 Events and commands: models/protocol.py.
 """
 
-import os
 import time
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from models.graph import GraphedStep
 from models.inputs import open_input
 from models.jobs import find
 from models.jobs.base import Job
-from models.process import explain, set_up, synchronise
+from models.process import explain, memory_peaks, set_up, synchronise, told_of
 from models.protocol import Channel
 
 PROGRESS_NS = 500_000_000
@@ -119,15 +118,10 @@ class Member:
         synchronise(self.device)
         laps.append(time.monotonic())
         took = np.diff(laps).round(4).tolist()
-        parameters = list(self.job.model.parameters())
         self.channel.emit(
             "built",
-            pid=os.getpid(),
-            parameters=sum(p.numel() for p in parameters),
-            parameter_bytes=sum(p.nbytes for p in parameters),
+            **told_of(self.job.model),
             resident_bytes=self.input.bytes,
-            threads=torch.get_num_threads(),
-            cores=sorted(os.sched_getaffinity(0)),
             commands=["autotune", "hold"],
             stream=self.stream and self.stream.cuda_stream,
             seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
@@ -308,8 +302,7 @@ class Member:
         self.channel.emit(
             "stopped",
             steps=len(end_ns),
-            memory_peak_allocated=torch.cuda.max_memory_allocated() if own else None,
-            memory_peak_reserved=torch.cuda.max_memory_reserved() if own else None,
+            **memory_peaks(own),
             data_wait_share=share,
         )
 

@@ -24,12 +24,7 @@ SMALL = 7  # points in print: nothing is smaller
 INK, SOFT, PALE = "#222222", "#555555", "#999999"
 HUES = ("#0B5394", "#A1372D", "#2A9D8F", "#E0A224", "#7A5BA8", "#5C9BD5")
 SIGNS = ("o", "s", "^", "D", "v", "P")
-METHODS = (
-    "naive",
-    "mps",
-    "streams",
-    "mig",
-)  # that are drawn; shares of SMs under MPS stand in tables
+METHODS = ("naive", "mps", "streams", "mig")  # drawn; shares of SMs under MPS are in tables
 DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
 MARKS = (
     "Marks: means; bars: 95 % interval of a new machine, or, where too few are known, of the next "

@@ -7,7 +7,6 @@ long as was drawn for it. A request that is finished counts as a step; requests.
 each that arrived, finished or not.
 """
 
-import os
 import time
 from array import array
 from collections import deque
@@ -19,7 +18,7 @@ import torch
 from models.clock import save_requests, save_steps
 from models.decoder import Cache, Decoder
 from models.device import device_facts
-from models.process import set_up, synchronise
+from models.process import memory_peaks, set_up, synchronise, told_of
 from models.protocol import Channel
 
 VOCABULARY = 256
@@ -69,15 +68,10 @@ class Serve:
         synchronise(self.device)
         laps.append(time.monotonic())
         took = np.diff(laps).round(4).tolist()
-        parameters = list(model.parameters())
         self.channel.emit(
             "built",
-            pid=os.getpid(),
-            parameters=sum(p.numel() for p in parameters),
-            parameter_bytes=sum(p.nbytes for p in parameters),
+            **told_of(model),
             resident_bytes=self.cache.bytes,
-            threads=torch.get_num_threads(),
-            cores=sorted(os.sched_getaffinity(0)),
             commands=["autotune"],
             seconds=dict(zip(("fork", "device", "model"), took, strict=True)),
             **facts,
@@ -163,7 +157,7 @@ class Serve:
 
     def stop(self) -> None:
         """Write steps.npz and requests.npz, say what was done."""
-        folder, cuda = self.spec["folder"], self.device.type == "cuda"
+        folder = self.spec["folder"]
         ends = [request.times[-1] for request in self.served]
         save_steps(folder, ends, [0] * len(ends), [], [])
         every = sorted((*self.served, *self.running.values(), *self.waiting), key=lambda r: r.at)
@@ -173,7 +167,6 @@ class Serve:
         self.channel.emit(
             "stopped",
             steps=len(ends),
-            memory_peak_allocated=torch.cuda.max_memory_allocated() if cuda else None,
-            memory_peak_reserved=torch.cuda.max_memory_reserved() if cuda else None,
+            **memory_peaks(self.device.type == "cuda"),
             data_wait_share=None,
         )

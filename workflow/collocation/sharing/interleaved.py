@@ -37,7 +37,7 @@ class Interleaved(Method):
     @contextmanager
     def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Together"]:
         members = {condition.name: list(own) for condition, own in self._conditions(spec)}
-        clients = self._clients(spec)
+        clients = {m: spec.members[m] for m, its in enumerate(spec.methods) if its not in PLAIN}
         daemon = mps_daemon.running(device.uuid, log / "mps") if clients else nullcontext()
         with daemon as running:
             served = mps.Clients(device, running, clients) if clients else None
@@ -59,15 +59,6 @@ class Interleaved(Method):
                 }
                 own = dict(list(own.items())[: condition.jobs])
             yield condition, own
-
-    def _clients(self, spec: CellSpec) -> dict[int, MemberSpec]:
-        """The members that the daemon serves."""
-        found = (
-            members
-            for condition, members in self._conditions(spec)
-            if condition.method not in PLAIN
-        )
-        return {member: its for members in found for member, its in members.items()}
 
 
 @dataclass
