@@ -37,7 +37,7 @@ FACTS = 1024  # bytes of JSON at the end: this process, and what it knows of its
 SIZE = HEADER + 12 * STEPS + FACTS
 AT_LEAST = 2  # steps that may be under way, however long they take
 found: dict[str, str] = {}  # what the counter knows: the optimizer's class
-_told = None
+_told = _parents = None
 
 
 def step(loss=None, own: bool = True) -> None:
@@ -77,9 +77,11 @@ def _nothing(loss) -> None:
 
 
 def _forget() -> None:
-    """A fork of the process that counts counts nothing: the memory is its parent's."""
-    global _told
-    _told = _nothing
+    """A fork of the process that counts counts nothing: the memory is its parent's. So are the
+    events of CUDA, and to destroy one aborts a process that may not use CUDA, as a loader's worker.
+    """
+    global _told, _parents
+    _parents, _told = _told, _nothing
 
 
 def _open() -> int:
@@ -94,6 +96,7 @@ def _connect(own: bool):
     counter = sys.modules.get("_collocation_hook")
     if own and counter and counter._told not in (None, counter._nothing):
         told, counter._told = counter._told, _nothing  # the script knows better
+        os.register_at_fork(after_in_child=_forget)
         return told
     memory = _open()
     try:

@@ -248,3 +248,36 @@ def test_one_process_of_several_counts():
         # Once it has ended, as at a restart, another goes on from there: steps are not unmade.
         subprocess.run(command, cwd=REPOSITORY, env=os.environ | variable, check=True)
         assert header[hook.DONE] == 4 and times[1] < times[2] <= times[3]
+
+
+def test_a_fork_destroys_no_event_of_its_parent(tmp_path):
+    """A loader's worker is forked while steps are under way; what it does to CUDA aborts it. The
+    fake assumes that torch destroys an event when nothing refers to it.
+    """
+    code = """
+import os, sys, types
+class Event:
+    made = os.getpid()
+    def __del__(self):
+        if os.getpid() != self.made: os.abort()
+    def record(self): pass
+    def query(self): return False
+    def synchronize(self): pass
+cuda = types.SimpleNamespace(Event=Event, is_initialized=lambda: True, current_device=lambda: 0)
+cuda.is_current_stream_capturing = lambda: False
+sys.path.insert(0, "."); from copied import step
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+for _ in range(3): step()
+if (worker := os.fork()) == 0: step(); os._exit(0)
+sys.exit(os.waitpid(worker, 0)[1])
+"""
+    (tmp_path / "copied.py").write_text((REPOSITORY / "models" / "hook.py").read_text())
+    memory, (gate, _) = os.memfd_create("steps"), os.pipe()
+    os.truncate(memory, hook.SIZE)
+    with os.fdopen(memory, "r+b") as file:
+        header, _, _ = hook.views(mmap.mmap(file.fileno(), hook.SIZE))
+        header[hook.LIMIT], header[hook.EVERY], header[hook.AHEAD] = 100, 10, 10**9
+        variable = {hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=tmp_path, env=os.environ | variable, check=True)
+        assert header[hook.DONE] == 3
