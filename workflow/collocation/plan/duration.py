@@ -5,11 +5,13 @@ from statistics import median_high
 
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.record.run_json import MEASURED
+from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.names import conditions
+from workflow.collocation.spec.names import STREAMS, conditions
 
-# Where no cell like it was measured: 9 to 25 s on an H200, where jobs choose their kernels.
-CELL_S, MEMBER_S = 9.0, 3.5
+# Where no cell like it was measured. A process that chooses its kernels, or compiles, while the
+# others rest takes 2 s (ResNet26) to 15 s (EfficientNetV2-S) on an H200.
+CELL_S, MEMBER_S, IN_TURN_S = 9.0, 3.5, 7.0
 WORK_S = 20.0  # a fixed amount of work
 ON_CPU = 0.15  # times these guesses: the models of `smoke` are tiny
 
@@ -38,7 +40,7 @@ class Estimates:
         """Seconds from the start of the cell's job to its end."""
         kind = cell.id.rpartition("/")[0]
         if kind not in self._beside:
-            guess = self._guess * (CELL_S + MEMBER_S * cell.n)
+            guess = self._guess * (CELL_S + MEMBER_S * cell.n + IN_TURN_S * _in_turn(cell.spec))
             self._beside[kind] = self._medians(self._shipped(kind)).get(kind, guess)
         return max(self._beside[kind] + self._windows(cell.spec.to_json()), 1.0)
 
@@ -66,3 +68,11 @@ class Estimates:
             windows = count * measure.get("window_s", self._guess * WORK_S)
             windows += measure.get("settle_s", 0)
         return windows + measure.get("warmup_s", 0)
+
+
+def _in_turn(spec: CellSpec) -> int:
+    """Processes that choose kernels one after the other."""
+    if spec.measure.autotune != "sequential" or not spec.implementation.cudnn_benchmark:
+        return 0
+    of_one = spec.methods.count(STREAMS)
+    return len(spec.members) - of_one + (of_one > 0)
