@@ -125,7 +125,7 @@ class Answer:
             lines.append(WAITING.format(share=1 - gract))
         if self.advised and self.advised.decided and asked.words and not job.on_cpu:
             lines.append(f"Start it: make recipe ADVICE={self.folder / 'advice.json'}")
-        if self.found:
+        if (self.folder / "explorer.html").exists():
             lines.append(f"Read in {self.folder}: results.md, explorer.html")
         return lines
 
