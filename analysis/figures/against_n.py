@@ -38,30 +38,32 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         rows = rates[rates["workload"] == workload]
         style.counts(axes, rows["jobs"])
         axes.set_title(labels.job(workload))
-        for implementation in sorted(set(rows["implementation"]), key=implementation_order):
-            _lines(
-                axes,
-                rows[rows["implementation"] == implementation],
-                labels.implementation(implementation) if axes is panels[0] else "",
-            )
+        for _, own in rows.groupby("implementation"):
+            _lines(axes, own)
         for e in table.of(estimates, "fastest_rate", scenario=f"1x_{workload}").itertuples():
             axes.axhline(e.value, color=style.PALE, linewidth=0.9, zorder=0)
         axes.set_ylim(0, 1.08 * rows[["value", "high"]].max(axis=None))
         style.thousands(axes)
     panels[0].set_ylabel("samples/s, all jobs")
-    return Drawing(_title(estimates), rates[rates["workload"].isin(chosen)], drawn)
+    data = rates[rates["workload"].isin(chosen)]
+    written = sorted(set(data["implementation"]), key=implementation_order)
+    style.legend(drawn, {labels.implementation(each): _colour(each) for each in written})
+    return Drawing(_title(estimates), data, drawn)
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, name: str) -> None:
-    """A line for each method that sets were measured under, from one job alone on; one is named."""
-    colour = labels.ARM_COLOURS.get(rows["implementation"].iloc[0], labels.GREY)
+def _colour(implementation: str) -> str:
+    return labels.ARM_COLOURS.get(implementation, labels.GREY)
+
+
+def _lines(axes: Axes, rows: pd.DataFrame) -> None:
+    """A line for each method that sets were measured under, from one job alone on."""
+    colour = _colour(rows["implementation"].iloc[0])
     one = rows[(rows["jobs"] == 1) & (rows["method"] == "naive")]
     methods = [m for m in style.METHODS if m in set(rows["method"][rows["jobs"] > 1])]
     for method in methods or ["naive"]:
         own = pd.concat([one, rows[(rows["jobs"] > 1) & (rows["method"] == method)]])
         look = {"color": colour, "linestyle": style.DASHES[method], "marker": "o"}
-        named = name if method == "mps" or "mps" not in methods else ""
-        style.path(axes, own.sort_values("jobs"), named, **look)
+        style.path(axes, own.sort_values("jobs"), **look)
 
 
 def _title(estimates: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
@@ -135,6 +136,13 @@ def end(axes: Axes, x: float, y: float, name: str, color: str) -> None:
     axes.figure.names = [*found, (axes, text)]
 
 
+def legend(figure: Figure, colours: Mapping[str, str]) -> None:
+    """Say below the panels what the colours of their lines mean."""
+    handles = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    place = {"loc": "lower left", "ncols": len(handles), "columnspacing": 1.2, "borderpad": 0}
+    figure.legend(handles=handles, fontsize=SMALL, frameon=False, **place).set_in_layout(False)
+
+
 def counts(axes: Axes, found: Iterable[int]) -> None:
     """The x axis: jobs on the GPU, with a tick at each count that was measured."""
     found = sorted(set(found))
@@ -175,10 +183,13 @@ def save(figure: Figure, title: str, caption: str, outputs: Sequence[Path]) -> N
     """Write a figure with its title above and its caption below, in the formats of the outputs."""
     lines = textwrap.wrap(f"{caption} {MARKS}", 130)
     width, height = figure.get_size_inches()
-    below = 0.15 * len(lines) + 0.08
-    figure.set_size_inches(width, height + below)
-    share = below / (height + below)
-    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
+    below, named = 0.15 * len(lines) + 0.08, 0.22 * len(figure.legends)
+    whole = height + below + named
+    figure.set_size_inches(width, whole)
+    share, first = below / whole, (below + named) / whole
+    figure.get_layout_engine().set(rect=(0, first, 1, 1 - first))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0.008, share + 0.05 / whole))
     figure.suptitle(title, x=0.008, ha="left", weight="bold", size=9.5)
     style = {"va": "top", "size": SMALL, "color": SOFT, "in_layout": False}
     figure.text(0.008, share - 0.01, "\n".join(lines), **style)
