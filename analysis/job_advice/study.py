@@ -22,10 +22,10 @@ from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
 
-ALONE_S, PREDICT_S = 15.0, 8.0  # seconds of the job alone: to be verified, or to predict from
+ALONE_S, SHORT_S = 15.0, 8.0  # seconds of the job alone; to predict from it, or in a hurry
 SET_S = 10.0  # of a set whose rival does not fit beside it
 # Slices so long that the power read in them, a mean over a second, is of the condition alone.
-SLICE_S, DROP_S, SLICES = 2.5, 1.0, (4, 20)
+SLICE_S, DROP_S, SLICES = 2.5, 1.0, (2, 20)
 OVERHEAD_S = 100.0  # of the budget: all but slices
 SIZES = {"cifar10": (10_000, 2_000), "imagenet64": (2_048, 256), "imagenet": (512, 128)}
 POLL_S = 0.5
@@ -101,9 +101,10 @@ class Study:
     def _plan(self, more: list[dict]) -> None:
         """Write the catalogue and the study, if they are not as they are to be."""
         request, path = self.request, self.folder / "plan" / f"{self.request.study}.yaml"
-        # The job alone that was measured to be verified is there to predict from as well.
+        # The job alone that was measured for longer is there to predict from as well.
         full = path.exists() and f"window_s: {ALONE_S}\n" in path.read_text(encoding="utf-8")
-        window_s = ALONE_S if request.verify or full else PREDICT_S
+        hurried = not request.verify or request.budget_s < OVERHEAD_S
+        window_s = SHORT_S if hurried and not full else ALONE_S
         measure = {"kind": "window", "window_s": window_s, "warmup_s": 3, "settle_s": 0.5}
         study = {
             "description": f"how many of one job fit on a GPU: {request.title}",
