@@ -8,7 +8,7 @@ Events and commands: models/protocol.py.
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, takewhile
 
 import numpy as np
 import torch
@@ -79,7 +79,6 @@ class Member:
         self.phase = "build"
         self.step = 0  # from the first warm-up step
         self.go_step = self.go_ns = None
-        self.triggered = array("q")  # when: ns of the monotonic clock
         self.stopping = False
         self.reported_ns = 0
 
@@ -269,17 +268,23 @@ class Member:
         the seed `arrivals`, and wait for nobody: those that come meanwhile are trained for in
         their order.
         """
-        draws, at = np.random.default_rng(self.spec["arrivals"]), self.go_ns
-        while not self.stopping:
-            at += draws.exponential(1e9 / per_s)
+        for at in self.triggers(per_s):
             while (now := time.monotonic_ns()) < at:
-                yield Pause(self.channel, int(at))
+                yield Pause(self.channel, at)
                 self.held_ns += time.monotonic_ns() - now
                 if (yield from self.told_to_stop()):
                     return
-            self.triggered.append(int(at))
             yield from self.train(steps)
             self.clock.finish()
+            if self.stopping:
+                return
+
+    def triggers(self, per_s: float) -> Iterator[int]:
+        """When they come: ns of the monotonic clock."""
+        draws, at = np.random.default_rng(self.spec["arrivals"]), self.go_ns
+        while True:
+            at += draws.exponential(1e9 / per_s)
+            yield int(at)
 
     def stop(self) -> None:
         """Wait for what is under way, write steps.npz, say what was done."""
@@ -294,10 +299,14 @@ class Member:
             share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
         end_ns, losses = self.clock.end_ns, self.losses
         save_steps(self.spec["folder"], end_ns, self.wait_ns, losses.steps, losses.values())
-        if triggers := self.spec.get("triggers"):
-            trained_ns = end_ns[triggers["steps"] - 1 :: triggers["steps"]]
-            at = self.triggered[: len(trained_ns)]
-            save_requests(self.spec["folder"], at, [1] * len(at), [1] * len(at), trained_ns)
+        if (triggers := self.spec.get("triggers")) and self.go_ns:
+            trained_ns, now = (
+                end_ns[triggers["steps"] - 1 :: triggers["steps"]],
+                time.monotonic_ns(),
+            )
+            at = [*takewhile(lambda at: at < now, self.triggers(triggers["per_s"]))]
+            trained = [int(n < len(trained_ns)) for n in range(len(at))]
+            save_requests(self.spec["folder"], at, [1] * len(at), trained, trained_ns)
         own = cuda and not self.own_stream  # torch counts for the process
         self.channel.emit(
             "stopped",

@@ -150,12 +150,13 @@ def test_a_member_is_retrained_whenever_it_is_triggered(tmp_path):
     code, events, arrays = train_member(spec)
     requests, ends = dict(np.load(tmp_path / "requests.npz")), arrays["end_ns"]
     n = len(ends) // 3
-    assert code == 0 and n > 3 and requests["tokens"].tolist() == [1] * n
-    gaps_ns = np.random.default_rng(7).exponential(1e7, n)
+    came = len(requests["at_ns"])  # the last ones may be too late to be trained for
+    assert code == 0 and n > 3 and requests["tokens"].tolist() == [1] * n + [0] * (came - n)
+    gaps_ns = np.random.default_rng(7).exponential(1e7, came)
     at = named(events, "started")["t"] + np.cumsum(gaps_ns)
     np.testing.assert_allclose(requests["at_ns"], at, atol=2, rtol=0)
     assert requests["token_ns"].tolist() == ends[2 : 3 * n : 3].tolist()
-    assert (ends[: 3 * n : 3] > requests["at_ns"]).all()  # no step comes before its trigger
+    assert (ends[: 3 * n : 3] > requests["at_ns"][:n]).all()  # no step comes before its trigger
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])

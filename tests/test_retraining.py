@@ -20,15 +20,16 @@ CATALOGUE = yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text(
 STEADY, TRIGGERED = "tiny_resnet_digits_b32", "tiny_resnet_digits_triggered"
 TINY = {name: CATALOGUE[name] for name in (STEADY, TRIGGERED)}
 BOTH, K = dict.fromkeys(TINY, 1), TINY[TRIGGERED]["triggers"]["steps"]
-DELAYS = {f"p{p}_e2el_ms" for p in PERCENTILES}
+DELAYS = {f"p{p}_e2el_ms" for p in PERCENTILES} | {"answered_share"}
 
 
 def test_delays_are_from_trigger_to_trained():
-    """The last was triggered in the window and trained after it."""
-    at, trained = np.array([0, 10, 12, 90]), np.array([8, 25, 40, 120])
-    told = {"at_ns": at * 10**6, "tokens": np.ones(4, int), "token_ns": trained * 10**6}
+    """Of five triggers one was trained for after the window, and the last not at all."""
+    at, trained = np.array([0, 10, 12, 90, 95]), np.array([8, 25, 40, 120])
+    told = {"at_ns": at * 10**6, "tokens": np.array([1, 1, 1, 1, 0])}
+    told |= {"token_ns": trained * 10**6}
     found = latency.of_window(told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1), None)
-    assert found.keys() == DELAYS and found["p50_e2el_ms"] == 15
+    assert found.keys() == DELAYS and found["p50_e2el_ms"] == 15 and found["answered_share"] == 0.6
     assert found["p95_e2el_ms"] == np.percentile([8, 15, 28], 95)
 
 
@@ -86,11 +87,12 @@ def test_each_trigger_has_its_steps_and_its_delay_beside_a_job_that_trains_on(re
     assert found["drift"] is None  # its gaps are those of its triggers
     ends = step_times.read(pq.read_table(path.with_name(step_times.FILE)))[triggered["member"]][0]
     requests = latency.read(pq.read_table(path.with_name(latency.FILE)))[triggered["member"]]
-    trained, n = requests["token_ns"], len(requests["at_ns"])
+    trained, n = requests["token_ns"], requests["tokens"].sum()
+    asked = requests["at_ns"][:n]  # others came while it trained for the last, or was stopped
     first, last = ends[: n * K : K], ends[K - 1 : n * K : K]
     assert np.abs(trained - last).max() <= step_times.TICK_NS
-    assert (first + step_times.TICK_NS > requests["at_ns"]).all()
-    assert (trained - requests["at_ns"] > last - first - step_times.TICK_NS).all()
+    assert (first + step_times.TICK_NS > asked).all()
+    assert (trained - asked > last - first - step_times.TICK_NS).all()
     assert (np.diff(requests["at_ns"]) > 0).all()
 
 

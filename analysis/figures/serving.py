@@ -29,11 +29,12 @@ def serving(estimates: pd.DataFrame) -> Drawing | None:
 @figure(
     "A job that trains on from its last weights when triggered, while another job trains. Across: "
     "the 95th percentile of the delay from trigger to trained over that alone; the line is "
-    f"{BOUND} times. Up: throughput of the other over that alone."
+    f"{BOUND} times. Up: throughput of the other over that alone. Hollow: less than "
+    f"{100 * ENOUGH:g} % of the triggers were trained for."
 )
 def retraining(estimates: pd.DataFrame) -> Drawing | None:
     """A point for each such job, which has no tokens, by its method."""
-    servers = set(table.of(estimates, "answered_share", job="*")["job"])
+    servers = set(table.of(estimates, "request_goodput", job="*")["job"])
     others = estimates[~estimates["job"].isin(servers - {""})]
     delay = "p95 delay from trigger to trained"
     return _against_throughput(others, "e2el_over_alone", delay, "p95")

@@ -11,7 +11,8 @@ falls among those is left out. TPOT is of the answered, ITL of all tokens in the
 percentile needs TAIL values above it.
 
 Of a job that trains when it is triggered, a request is a trigger and its one token the trained
-model: E2EL is the delay from trigger to trained, of those that were trained for in the window.
+model: E2EL is the delay from trigger to trained, of those that were trained for in the window;
+`answered_share` is how many those are, over how many came in it.
 """
 
 from collections.abc import Mapping
@@ -39,12 +40,13 @@ def of_window(
     None of a job that is triggered, which has delays alone.
     """
     times, counts, at = requests["token_ns"], requests["tokens"], requests["at_ns"]
-    if slo_ms is None:
-        inside = (times >= window.start_ns) & (times < window.end_ns)
-        return _percentiles({"e2el": (times - at)[inside]}, tail=0)
     arrived = (at >= window.start_ns) & (at < window.end_ns)
     if not arrived.any():
         return {}
+    if slo_ms is None:
+        inside = (times >= window.start_ns) & (times < window.end_ns)
+        share = {"answered_share": float(inside.sum() / arrived.sum())}
+        return _percentiles({"e2el": (times - at[counts > 0])[inside]}, tail=0) | share
     begun, answered, ends = counts > 0, counts == requests["wanted"], np.cumsum(counts)
     ttft, e2el, tpot = np.full((3, len(at)), np.inf)
     ttft[begun] = times[(ends - counts)[begun]] - at[begun]
