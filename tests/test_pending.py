@@ -367,7 +367,7 @@ def test_a_longer_window_takes_as_much_longer_and_what_is_unknown_by_a_rule_of_t
     assert Estimates({}).of(twice) == Estimates({}).of(short) + 10
     [at_once] = windowed({"window_s": 10, "autotune": "concurrent"}, 2)
     assert Estimates({}).of(at_once) == 9 + 2 * 3.5 + 3 + 10 + 1  # warm-up, window, settling
-    assert Estimates({}).of(short) == Estimates({}).of(at_once) + 2 * 7  # one after the other
+    assert Estimates({}).of(short) == Estimates({}).of(at_once) + 2 * 4  # one after the other
     two, seven = windowed({}, 2, 7)
     assert 10 < Estimates({}).of(two) < Estimates({}).of(seven)
     assert Estimates({}, on_gpu=False).of(two) < Estimates({}).of(two)

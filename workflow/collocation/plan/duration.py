@@ -9,9 +9,9 @@ from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.names import STREAMS, conditions
 
-# Where no cell like it was measured. A process that chooses its kernels, or compiles, while the
-# others rest takes 2 s (ResNet26) to 15 s (EfficientNetV2-S) on an H200.
-CELL_S, MEMBER_S, IN_TURN_S = 9.0, 3.5, 7.0
+# Where no cell like it was measured. On an H200, a process that chooses its kernels, or compiles,
+# while the others rest takes 4 s (ResNet152) to 15 s (EfficientNetV2-S) in all.
+CELL_S, MEMBER_S, IN_TURN_S = 9.0, 3.5, 4.0
 WORK_S = 20.0  # a fixed amount of work
 ON_CPU = 0.15  # times these guesses: the models of `smoke` are tiny
 
@@ -32,7 +32,7 @@ class Estimates:
         shipped: Callable[[str], Attempts] = lambda kind: {},
         on_gpu: bool = True,
     ):
-        self._guess = 1.0 if on_gpu else ON_CPU
+        self._guess, self._on_gpu = (1.0 if on_gpu else ON_CPU), on_gpu
         self._shipped = shipped
         self._beside = self._medians(here)
 
@@ -40,7 +40,8 @@ class Estimates:
         """Seconds from the start of the cell's job to its end."""
         kind = cell.id.rpartition("/")[0]
         if kind not in self._beside:
-            guess = self._guess * (CELL_S + MEMBER_S * cell.n + IN_TURN_S * _in_turn(cell.spec))
+            guess = self._guess * (CELL_S + MEMBER_S * cell.n)
+            guess += IN_TURN_S * _in_turn(cell.spec) * self._on_gpu
             self._beside[kind] = self._medians(self._shipped(kind)).get(kind, guess)
         return max(self._beside[kind] + self._windows(cell.spec.to_json()), 1.0)
 
