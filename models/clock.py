@@ -134,8 +134,10 @@ def step_clock(
     return HostClock() if host else EventClock(ahead_s=ahead_s, ties=ties)
 
 
-def save_steps(folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Sequence) -> None:
-    """Write steps.npz, whole or not at all."""
+def save_steps(
+    folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Sequence, samples: Sequence = ()
+) -> None:
+    """Write steps.npz, whole or not at all. samples: numbers of each step's, of files."""
     target = Path(folder) / "steps.npz"
     partial = target.with_suffix(".part")
     with partial.open("wb") as file:
@@ -145,6 +147,7 @@ def save_steps(folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Seq
             wait_ns=np.array(wait_ns, np.int64),
             loss_step=np.array(loss_step, np.int64),
             loss=np.array(loss, np.float32),
+            samples=np.array(samples, np.int32),
         )
     partial.replace(target)
 

@@ -1,12 +1,15 @@
 """Where a training step gets its batch from.
 
 `resident`: a fixed subset on the device, cropped, flipped and normalised there. `files`: a
-DataLoader with worker processes, as the paper trained. Which samples and augmentations a
+DataLoader with worker processes, as the paper trained; `shared` (models/shared.py): one for all
+jobs of a cell. Which samples and augmentations a
 resident step sees is a pure function of (seed, step); from files it is one of the seed. Both are
 drawn on the CPU: what a GPU draws can depend on how many SMs it has.
 """
 
 import os
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, repeat
 
@@ -211,43 +214,76 @@ def _start_worker(parent: int, _worker: int) -> None:
     torch.set_num_threads(1)
 
 
-class FileImages:
-    """Batches through a DataLoader with the paper's settings, one pass after another, for ever.
+class Numbered:
+    """A dataset whose samples tell their numbers, too."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, number: int) -> tuple:
+        return *self.dataset[number], number
+
+
+def file_loader(dataset, spec: dict) -> DataLoader:
+    """Images, labels and numbers with the paper's settings, one pass after another, for ever.
 
     Shuffled, drop_last, no pinned memory. To the loader all passes are one, so that its workers
-    read ahead over their ends. Images travel as uint8, and are normalised on the device on a side
-    stream (timm's prefetcher). Raises ValueError where not one batch can be made.
+    read ahead over their ends. Raises ValueError where not one batch can be made.
+    """
+    if len(dataset) < spec["batch_size"]:
+        raise ValueError(f"{len(dataset)} files are less than a batch of {spec['batch_size']}")
+    workers = spec["input"]["workers"]
+    generator = torch.Generator().manual_seed(spec["seed"])
+    one_pass = BatchSampler(
+        RandomSampler(dataset, generator=generator), spec["batch_size"], drop_last=True
+    )
+    return DataLoader(
+        Numbered(dataset),
+        batch_sampler=chain.from_iterable(repeat(one_pass)),
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+        worker_init_fn=partial(_start_worker, os.getpid()),
+        generator=generator,
+    )
+
+
+class FileImages:
+    """Batches through a loader of the job's own. Images travel as uint8, and are normalised on the
+    device on a side stream (timm's prefetcher). `samples`: the numbers [b] of each step's.
+
+    Raises ValueError where not one batch can be made.
     """
 
     bytes = 0
 
     def __init__(self, dataset, spec: dict, device: torch.device):
-        if len(dataset) < spec["batch_size"]:
-            raise ValueError(f"{len(dataset)} files are less than a batch of {spec['batch_size']}")
-        workers = spec["input"]["workers"]
-        generator = torch.Generator().manual_seed(spec["seed"])
-        order = RandomSampler(dataset, generator=generator)
-        one_pass = BatchSampler(order, spec["batch_size"], drop_last=True)
-        loader = DataLoader(
-            dataset,
-            batch_sampler=chain.from_iterable(repeat(one_pass)),
-            num_workers=workers,
-            multiprocessing_context="fork" if workers else None,
-            worker_init_fn=partial(_start_worker, os.getpid()),
-            generator=generator,
-        )
-        self._batches = iter(PrefetchLoader(loader, device=device))
+        self.samples, self._ahead = [], deque()
+        batches = self._noted(self.read(dataset, spec))
+        self._batches = iter(PrefetchLoader(batches, device=device))
         self.layout = layout_of(spec)
+
+    def read(self, dataset, spec: dict) -> Iterable[tuple[Tensor, ...]]:
+        """Images, labels and numbers of samples, batch by batch, on the CPU."""
+        return file_loader(dataset, spec)
+
+    def _noted(self, batches: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels, numbers in batches:
+            self._ahead.append(numbers.int().numpy())
+            yield images, labels
 
     def batch(self, _step: int) -> tuple[Tensor, Tensor]:
         """The next batch of images and labels, whatever the step."""
         images, labels = next(self._batches)
+        self.samples.append(self._ahead.popleft())
         return images.contiguous(memory_format=self.layout), labels
 
 
 def open_input(kind, dataset, spec: dict, device: torch.device):
     """The input for a kind of job: an object with `batch(step)` and `bytes` on the device."""
-    if spec["input"]["mode"] == "files":
+    if spec["input"]["mode"] != "resident":
         return kind.files(dataset, spec, device)
     arrays = dataset.resident(spec["input_size"], spec["input"]["samples"])
     return kind.resident(arrays, spec, device)

@@ -295,10 +295,12 @@ class Member:
         share = None
         if self.go_ns is None:
             self.fresh_record()
-        elif self.spec["input"]["mode"] == "files":
+        elif self.spec["input"]["mode"] != "resident":
             share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
         end_ns, losses = self.clock.end_ns, self.losses
-        save_steps(self.spec["folder"], end_ns, self.wait_ns, losses.steps, losses.values())
+        samples = getattr(self.input, "samples", [])[self.go_step :]
+        of_loss = losses.steps, losses.values()
+        save_steps(self.spec["folder"], end_ns, self.wait_ns, *of_loss, samples)
         if (triggers := self.spec.get("triggers")) and self.go_ns:
             trained_ns, now = (
                 end_ns[triggers["steps"] - 1 :: triggers["steps"]],

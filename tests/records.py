@@ -61,7 +61,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     }
     cell |= {"method": method, "replicate": replicate, "attempt": options.get("attempt", 1)}
     job = {"dataset": "images", "batch_size": 32, "nominal_train_size": TRAIN_SIZE}
-    job["input"] = {"mode": "files" if "files" in parsed.variant else "resident"}
+    job["input"] = {"mode": parsed.variant if parsed.variant in ("files", "shared") else "resident"}
     job |= options.get("limits", {})
     spec = {"measure": {"kind": measure, "window_s": 10}, "seed": 42}
     spec["members"] = [{"workload": n, "model": n.split("_")[0]} | job for n in names]

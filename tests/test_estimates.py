@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis import estimates, explain, publish, runs
-from analysis.formulas import makespan
+from analysis.formulas import FED, makespan
 from analysis.gract_lines import AT, READ
 from analysis.quantities import QUANTITIES
 from analysis.records.schema import SCHEMA
@@ -68,6 +68,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     served = {*SERVED, "tpot_over_alone", "e2el_over_alone"}
     made = {"claim", "bench", *rewritten, "aa", "stp_predicted", *lines, *served}
+    made |= {"cpu_per_sample", *FED}  # of studies whose jobs share a loader
     assert missing == made
     assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
     place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many

@@ -1,4 +1,5 @@
-"""The kinds of job: vision, dlrm, lm, asr, serve, command, or a class of one's own (base.py)."""
+"""The kinds of job: vision, dlrm, lm, asr, serve, command, or a class of one's own (base.py);
+and the loader that jobs share."""
 
 from importlib import import_module
 
@@ -8,9 +9,10 @@ from models.jobs.dlrm import DlrmJob
 from models.jobs.lm import LmJob
 from models.jobs.serve import Serve
 from models.jobs.vision import VisionJob
+from models.shared import Loader
 
 KINDS = {"vision": VisionJob, "dlrm": DlrmJob, "lm": LmJob, "asr": AsrJob}
-KINDS |= {"serve": Serve, "command": Command}
+KINDS |= {"serve": Serve, "command": Command, "loader": Loader}
 
 
 def find(kind: str) -> type:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from models import compat  # noqa: F401  (before timm)
 from models.inputs import FileImages, ResidentImages, layout_of
 from models.jobs.base import Job
+from models.shared import SharedImages
 
 import timm  # isort: skip
 from timm.optim import create_optimizer_v2  # isort: skip
@@ -42,7 +43,8 @@ class VisionJob(Job):
 
     @classmethod
     def files(cls, dataset, spec: dict, device: torch.device) -> FileImages:
-        return FileImages(dataset.files(spec["input_size"]), spec, device)
+        read = SharedImages if spec["input"]["mode"] == "shared" else FileImages
+        return read(dataset.files(spec["input_size"]), spec, device)
 
     def build(self, spec: dict, device: torch.device) -> None:
         args, settings = spec.get("model_args") or {}, spec["optimizer"]

@@ -59,7 +59,8 @@ class Gpu(Part):
 
 class Rate(Part):
     """What one member did in one window; samples/s from its first to its last step end there, or,
-    where `slices` has those of each span, over all of them together.
+    where `slices` has those of each span, over all of them together. distinct_samples: of those in
+    its steps, where files are read.
     """
 
     steps: int
@@ -71,6 +72,7 @@ class Rate(Part):
     drift_error: float | None = None
     latency: dict[Literal[*SERVED], float] = {}  # of a server's requests
     slices: list[Samples] | None = None
+    distinct_samples: int | None = None
 
 
 class Loss(Part):

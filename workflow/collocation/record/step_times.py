@@ -121,6 +121,15 @@ def load(path: Path) -> dict[str, np.ndarray]:
         return {name: arrays[name] for name in arrays.files}
 
 
+def distinct(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
+    """How many samples the member's steps in the window were of; None of such without numbers."""
+    ends = arrays["end_ns"]
+    if not len(arrays.get("samples", ())):
+        return None
+    inside = np.any([(ends >= start) & (ends < stop) for start, stop in window.pieces], axis=0)
+    return len(np.unique(arrays["samples"][: len(ends)][inside]))
+
+
 def losses(arrays: dict[str, np.ndarray]) -> Loss:
     """The first losses by global step; a loss that is not finite is null."""
     step, value = arrays["loss_step"][:LOSSES_KEPT], arrays["loss"][:LOSSES_KEPT]

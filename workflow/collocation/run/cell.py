@@ -36,6 +36,7 @@ from workflow.collocation.record.source_digest import code
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.observation import Observation
 from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
@@ -264,7 +265,7 @@ class Run:
             )
             conductor = Conductor(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
-                observation.watch,
+                *(observation.watch, Loader(specs)),
             )
             observation.see_idle()
             conductor.run()
@@ -315,6 +316,7 @@ class Run:
                     rate.drift = rate.drift_error = None
                 else:
                     stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
+                rate.distinct_samples = steps.distinct(window, arrays)
                 member.windows[window.name] = rate
         self.fields["flags"] += ["stalled"] * stalled
         if conductor.windows and found:

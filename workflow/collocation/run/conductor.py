@@ -16,6 +16,7 @@ from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import Display
 from workflow.collocation.sharing.base import Sharing
@@ -62,6 +63,7 @@ class Conductor:
     display: Display
     timeouts: dict[str, float]
     watch: Watch
+    loader: Loader
     members: list[Tracked] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Conductor:
 
     def outcome(self) -> tuple[str, str | None, str | None]:
         """Status, reason and phase of the cell, after run()."""
-        sentence = self.evidence.get("fault", {}).get("reason")
+        sentence = self.loader.lost or self.evidence.get("fault", {}).get("reason")
         status, reason, phase = cell_status(self.members, sentence)
         if self.not_in_force:
             found, phase = self.not_in_force
@@ -123,19 +125,21 @@ class Conductor:
 
     def _tell(self, members: list[Tracked], *commands: str) -> None:
         for member in members:
+            member.stopping |= "stop" in commands
             for command in commands:
                 self.server.send(member.member, command)
 
     def _build(self) -> None:
         for spec in self.specs:
             self.members.append(Tracked(spec["member"], spec["workload"], spec["batch_size"]))
+        self.loader.start(self.server, self.log)
         for _, those in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
             specs = [*those]
             self.server.start(specs, self.log / f"member{specs[0]['member']}.log")
         self._reach("built")
         # Of a command its script is looked at, and not what starts and ends it.
         seen = {m.events["built"].get("script", m.pid): m.member for m in reversed(self.alive)}
-        self.watch.members({member: pid for pid, member in seen.items()})  # a process once
+        self.watch.members({m: pid for pid, m in seen.items()} | self.loader.pids)  # a process once
         if self.measure.kind == "interleaved" and len(self._able("hold")) < len(self.alive):
             raise NotInForce("interleaved: a member does not know the command 'hold'")
 
@@ -186,7 +190,7 @@ class Conductor:
 
     def _take_in(self, seconds: float = POLL_S) -> None:
         self.display.show(self._now)
-        for event in self.server.wait(min(seconds, POLL_S)):
+        for event in self.loader.others(self.server.wait(min(seconds, POLL_S))):
             member = self.members[event["member"]]
             member.see(event)
             if event["event"] in ("error", "exited") and member.error:
@@ -208,12 +212,14 @@ class Conductor:
             self.server.kill(member.member, number)
 
     def _go_on_or_give_up(self) -> None:
-        """Out-of-memory leaves the survivors running, but not where conditions are compared; any
-        other fault ends the cell.
+        """Out-of-memory leaves the survivors running, but not where conditions are compared or a
+        loader is shared; any other fault ends the cell.
         """
-        over = (*FAULTY, *["out_of_memory"] * (self.measure.kind == "interleaved"))
+        together = self.loader.spec or self.measure.kind == "interleaved"
+        over = (*FAULTY, *["out_of_memory"] * bool(together))
         if not self.alive or any(member.status in over for member in self.members):
             raise CellOver
+        self.loader.require()
 
     # -- the method's evidence ------------------------------------------------------------------
 
@@ -268,11 +274,7 @@ class Conductor:
                 progress = member.events.get("progress")
                 if progress and progress["t"] >= start_ns:
                     first.setdefault(member.member, progress["steps"])
-            slow = [
-                member
-                for member in self.alive
-                if member.steps - first.get(member.member, member.steps) < least
-            ]
+            slow = [m for m in self.alive if m.steps - first.get(m.member, m.steps) < least]
             if now >= end_ns and not slow:
                 break
             self._pump(slow)
@@ -300,8 +302,6 @@ class Conductor:
         leaving = [member for member in self.members if member.workload == first.workload]
         if len(leaving) == len(self.members):
             leaving = [first]
-        for member in leaving:
-            member.stopping = True
         self._tell(leaving, "stop")
         self.deadline = time.monotonic() + self.timeouts["stop"]
         while late := [member for member in leaving if not member.gone]:
@@ -378,8 +378,6 @@ class Conductor:
         A member that outlives SIGKILL is left behind. cut_short: the cell is over before its time,
         and who is still building need not finish.
         """
-        for member in self.members:
-            member.stopping |= not member.gone
         self._tell([member for member in self.members if not member.gone], "stop")
         grace = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
         deadline, kills = time.monotonic() + grace, 0

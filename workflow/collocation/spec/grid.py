@@ -11,6 +11,7 @@ from workflow.collocation.spec.cell import CellSpec, ImplementationSpec, Measure
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.methods import METHODS, divides
 from workflow.collocation.spec.names import (
+    ALONE_VARIANTS,
     IMPLEMENTATIONS,
     INTERLEAVED,
     JOIN,
@@ -58,8 +59,7 @@ class Cell:
         if self.spec.measure.kind == INTERLEAVED:  # its jobs alone, if it has some, are in it
             return set()
         alone = {
-            scenario_id({member.workload: 1}, "files" * (member.job.input.mode == "files"))
-            for member in self.spec.members
+            scenario_id({member.workload: 1}, _read_by(member)) for member in self.spec.members
         }
         return {cell_id(each, self.implementation, "naive", self.replicate) for each in alone}
 
@@ -207,10 +207,16 @@ def _cell(
     scenario = scenario_id(
         Counter(names),
         "" if kind == "window" else kind,
-        "files" if members[0].job.input.mode == "files" else "",
+        _read_by(members[0]),
         "allcores" if all_cores else "",
     )
     return Cell(scenario, implementation, method, replicate, spec)
+
+
+def _read_by(member: MemberSpec) -> str:
+    """The variant that its input is."""
+    mode = member.job.input.mode
+    return mode if mode in ALONE_VARIANTS else ""
 
 
 def _shuffle(seed: int, name: str) -> str:

@@ -19,7 +19,9 @@ from workflow.collocation.spec.names import (
     COMPLETION,
     IMPLEMENTATIONS,
     INTERLEAVED,
+    SHARED,
     STREAMS,
+    family_of,
     part_of,
 )
 from workflow.collocation.spec.study import Config, Study
@@ -182,14 +184,18 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     methods = {part_of(word)[1] for *_, words in group.scenarios() for word in words}
     if STREAMS in methods and (job.arrivals or not isinstance(job, Trained)):
         return f"{STREAMS}: '{name}' ({job.kind}) is a process of its own; take naive or mps"
-    kind = study.measure_of(group).kind
+    kind, mode = study.measure_of(group).kind, group.input or job.input.mode
+    if mode == SHARED and (job.kind != "vision" or len(group.names) > 1 or job.arrivals):
+        return f"input: one loader feeds copies of one image classifier; '{name}' is not fed so"
+    if mode == SHARED and (kind != "window" or not {*map(family_of, methods)} <= {"naive", "mps"}):
+        return "input: jobs that share a loader take kind window, and the methods naive and mps"
     if job.arrivals and kind in (INTERLEAVED, COMPLETION):
         said = f"{job.arrivals} wait for nobody, so '{name}' takes window or departure"
         return f"measure.kind: {said}"
     counted = job.kind == "command" and job.steps != "auto"  # by lines of its output
     if counted and kind in (INTERLEAVED, COMPLETION):
         return f"measure.kind: a pattern tells of the steps of '{name}' too late; use steps: auto"
-    why = job.no_graph(group.input or job.input.mode)
+    why = job.no_graph(mode)
     for implementation in (group.implementations or study.implementations) if why else ():
         if IMPLEMENTATIONS[implementation]["cuda_graph"]:
             what = f"'{implementation}' captures the step of '{name}' in a CUDA graph"

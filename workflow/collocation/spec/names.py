@@ -35,7 +35,8 @@ METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap", "streams"
 METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g", "mig_1g2x", "mig_shared")
 
 # Variants of an alone cell that other cells are normalised by, each within its own input.
-ALONE_VARIANTS = ("", "files")
+SHARED = "shared"  # input of jobs that one loader feeds
+ALONE_VARIANTS = ("", "files", SHARED)
 # What a session begins with: holds sessions against each other, and is no part of the grid.
 ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.

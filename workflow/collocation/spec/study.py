@@ -90,7 +90,9 @@ class Group(Strict):
         None, min_length=1, description="instead of the study's"
     )
     measure: Measure = Field(Measure(), description="keys that differ from the study's")
-    input: Literal["resident", "files"] | None = Field(None, description="else the workload's mode")
+    input: Literal["resident", "files", "shared"] | None = Field(
+        None, description="else the workload's mode"
+    )
     replicates: Positive | None = Field(None, description="instead of the study's")
     tier: Positive = Field(1, description="all replicates of tier 1 come before those of tier 2")
 

@@ -42,11 +42,15 @@ class DlrmOptimizer(Strict):
 
 
 class Input(Strict):
-    """Where a batch comes from: image files through a DataLoader, or a subset on the device."""
+    """Where a batch comes from: image files through a DataLoader of the job's own or through one
+    that all jobs share, or a subset on the device.
+    """
 
-    mode: Literal["resident", "files"] = Field("resident", description="on the device, or files")
+    mode: Literal["resident", "files", "shared"] = Field(
+        "resident", description="on the device, files, or files that one loader reads for all"
+    )
     samples: Positive = Field(1024, description="resident: size of the subset")
-    workers: StrictInt = Field(4, ge=0, description="files: loader processes of each job")
+    workers: StrictInt = Field(4, ge=0, description="loader processes of each job")
 
     def resolved(self) -> dict:
         """Only the keys that matter in this mode, so that the other one changes no cell."""
@@ -72,7 +76,7 @@ class Workload(Strict):
     def no_graph(self, mode: str) -> str:
         """Why no CUDA graph can hold its step with this mode of input; empty where one can."""
         files = "loader processes read its files, which no replay can"
-        return self.uncaptured or (files if mode == "files" else "")
+        return self.uncaptured or (files if mode != "resident" else "")
 
 
 class Triggers(Strict):

@@ -1,0 +1,69 @@
+"""The loader that the jobs of a cell share (models/shared.py): a process beside its members."""
+
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from workflow.collocation.run.fork_client import Server
+from workflow.collocation.sharing.evidence import NotInForce
+from workflow.collocation.spec.names import SHARED
+
+PORTS = 4
+
+
+class Loader:
+    """Of the cell with these member specs, each of which is told where it is; none, and nothing is
+    started, where they do not share one. It has as many workers and cores as they have together.
+
+    pids: its PID by the index after the last member's, once it is known. lost: how it ended, in a
+    sentence.
+    """
+
+    def __init__(self, specs: list[dict]):
+        self.pids: dict[int, int] = {}
+        self.spec = self.lost = None
+        if specs[0]["input"]["mode"] != SHARED:
+            return
+        feed = {"ports": _free_ports(), "jobs": len(specs)}
+        for spec in specs:
+            spec["feed"] = feed
+        self.spec = specs[0] | {
+            "member": len(specs),
+            "kind": "loader",
+            "cores": sorted({core for spec in specs for core in spec["cores"]}),
+            "input": {"workers": sum(spec["input"]["workers"] for spec in specs)},
+            "environment": {"CUDA_VISIBLE_DEVICES": ""},
+        }
+
+    def start(self, server: Server, log: Path) -> None:
+        if self.spec:
+            server.start([self.spec], log / "loader.log")
+
+    def others(self, events: Iterable[dict]) -> Iterator[dict]:
+        """The events of members; what the loader says is taken in."""
+        for event in events:
+            if self.spec is None or event["member"] != self.spec["member"]:
+                yield event
+            elif event["event"] == "forked":
+                self.pids = {event["member"]: event["pid"]}
+            elif event["event"] == "error":
+                self._end(f"{event['class']}: {event['message']}")
+            elif event["event"] == "exited":
+                self._end(f"exit code {event['code']}, signal {event['signal']}")
+
+    def _end(self, how: str) -> None:
+        self.lost = self.lost or f"the loader of the cell ended: {how}"
+
+    def require(self) -> None:
+        """Raise NotInForce if it has ended."""
+        if self.lost:
+            raise NotInForce(self.lost)
+
+
+def _free_ports() -> list[int]:
+    with ExitStack() as stack:  # all at once, so that they differ
+        sockets = [stack.enter_context(socket.socket()) for _ in range(PORTS)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
