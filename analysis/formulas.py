@@ -16,6 +16,7 @@ from workflow.collocation.spec.names import family_of
 
 GB = 1e9
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
+FED = ("data_wait", "host_memory", "samples", "distinct")
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
 
 
@@ -118,6 +119,8 @@ FORMULAS = (
         ("energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"),
         ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
         ("saving_by_rates", lambda r: r.saving_by_rates, "over"),
+        ("cpu_per_sample", lambda r: (r.cpu.where(r.alike), r.total)),
+        *((name, lambda r, name=name: r[name]) for name in FED),
     ),
     (
         "job",

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.formulas import ACTIVITY, FORMULAS, GB, SERVED, saving_by_rates
-from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION
+from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, SHARED
 
 # An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
 # condition has one slice, make BATCHES batches, but fewer where one would have fewer than ROUNDS
@@ -28,6 +28,8 @@ COLUMNS += ["member", "workload", "input_mode"]
 COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
 COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
 COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *SERVED]
+FED = ["cpu_cores", "rss", "data_wait_share", "distinct_samples"]  # of studies of shared loaders
+COLUMNS += FED
 # What compared runs have in common.
 WITHIN = ["scope", "batch", "replicate", "device", "implementation"]
 RUN = ["batch", "run"]
@@ -44,6 +46,7 @@ def replicates(members: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -
     used["scope"] = used["at"].where(used["condition"] != "", "")
     used = used.rename(columns={"samples_per_s": "rate"})
     used["rate"] = used["rate"].where(used["rate"] > 0)
+    used[FED] = used[FED].astype(float) if (used["input_mode"] == SHARED).any() else np.nan
     # The GPU's memory holds all conditions; power is read as a mean over longer than a slice.
     shared = ["power", "energy_j", "gpu_memory_used", "gpu_memory_total"]
     used.loc[used["condition"] != "", shared] = np.nan
@@ -171,6 +174,7 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         slower=1 / members["progress"],
         squared=members["progress"] ** 2,
         device_work=members["progress"] * members["alone_gract"],
+        work=(members["steps"] * members["batch_size"]).where(members["distinct_samples"].notna()),
     )
     group = members.groupby(RUN, sort=False)
     runs, size = members.drop_duplicates(RUN).set_index(RUN), group.size()
@@ -207,6 +211,11 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         of_jobs=_of_jobs(runs),
         idle_memory=runs["idle_memory"].fillna(0.0),
         energy=_per_sample(runs, total.where(alike)),
+        cpu=every("cpu_cores", "sum"),
+        host_memory=every("rss", "sum") / GB,
+        data_wait=every("data_wait_share", "mean"),
+        distinct=every("distinct_samples", "mean"),
+        samples=every("work", "mean"),
         took=runs["window_s"].where((runs["window_s"] != 0) & (runs["window"] == COMPLETION)),
         serial=every("serial", "sum"),
         progresses=group["progress"].agg(list),

@@ -17,8 +17,10 @@ from analysis.pages import spelling as as_
 from analysis.pages.tables import Number
 from workflow.collocation.spec.names import (
     AFTER,
+    ALONE_VARIANTS,
     BEFORE,
     COMPLETION,
+    SHARED,
     TWIN,
     implementation_order,
     method_order,
@@ -58,6 +60,15 @@ SET = {
     "memory": ("memory", as_.num),
     "mJ/sample": ("energy_per_sample", as_.millis),
     "edge error": ("energy_edge_error", as_.share),
+}
+INPUT = {
+    "samples/s": ("rate", as_.span),
+    "waits for data": ("data_wait", as_.share),
+    "CPU ms/sample": ("cpu_per_sample", as_.millis),
+    "GPU memory": ("memory", as_.num),
+    "host memory": ("host_memory", as_.num),
+    "samples a job": ("samples", as_.count),
+    "of them distinct": ("distinct", as_.count),
 }
 VERDICTS = {
     "holds": "hold",
@@ -156,6 +167,21 @@ def sets(estimates: pd.DataFrame) -> pd.DataFrame:
             if any(table.get(estimates, name, **where) for name in ("stp", "rate")):
                 texts = {"jobs": _count(e), "method": labels.method(e.method) + said}
                 rows.append(_named(e) | texts | _numbers(estimates, SET, **where))
+    return pd.DataFrame(rows)
+
+
+def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
+    """The jobs that one loader feeds, and the same fed otherwise."""
+    rows = []
+    for e in _rows(table.of(estimates, "outcome")):
+        parsed = parse_scenario(e.scenario)
+        for mode in ALONE_VARIANTS if parsed.variant == SHARED else ():
+            where = place(e) | {"scenario": scenario_id(dict(parsed.parts), mode)}
+            if table.get(estimates, "rate", **where):
+                name = labels.scenario(where["scenario"].split("--")[0], count=False)
+                texts = {"job": name, "written": _written(e), "jobs": _count(e)}
+                texts |= {"method": labels.method(e.method), "input": mode or "resident"}
+                rows.append(texts | _numbers(estimates, INPUT, **where))
     return pd.DataFrame(rows)
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from analysis.records import flags
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.read import Attempt, Problems, note_left_out, read_study
-from analysis.records.schema import SCHEMA, write
+from analysis.records.schema import DISTINCT, SCHEMA, write
 from analysis.records.untrusted_files import one_line, read_table
 from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Member, Record
@@ -26,6 +26,7 @@ CARD = "gpu"  # the entity of the whole card
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
 _CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", "ctxsw_active", "ctxsw_requests")
 _CARD += ("temperature", "sm_clock")
+_PARTED = ("cpu", "rss", "read", "write")
 _USED = ("entity", "rss", "pss", "read", "write", "gpu_memory")
 LEAST = 10  # steps: fewer tell no rate
 _ALIKE = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
@@ -134,6 +135,9 @@ def _seen_in_window(record: Record, name: str, member: int) -> dict:
         return {"activity_sm_count": sms}
     card = window.entities.get(CARD, {}) | window.whole_card
     own, energy = window.members.get(str(member), {}), window.energy
+    beside = window.members.get(str(len(record.jobs)), {})  # a loader: each job has its part
+    parts = {key: beside[key] / len(record.jobs) for key in _PARTED if beside.get(key) is not None}
+    own = own | {key: own[key] + part for key, part in parts.items() if own.get(key) is not None}
     entity = own.get("entity")
     instance = {} if entity == CARD else window.entities.get(entity, {})
     return {
@@ -259,7 +263,8 @@ def merge(attempts: list[Attempt]) -> tuple[pa.Table, Problems]:
             str(r.get("window")),
         )
     )
-    return pa.Table.from_pylist(rows, schema=SCHEMA), problems
+    told = any(row.get(DISTINCT.name) is not None for row in rows)
+    return pa.Table.from_pylist(rows, schema=SCHEMA.append(DISTINCT) if told else SCHEMA), problems
 
 
 def run(given: Namespace) -> None:
