@@ -329,19 +329,21 @@ def forked(run) -> tuple[list[psutil.Process], list[psutil.Process]]:
 
 
 @needs_package
-def test_a_job_or_a_loader_that_dies_ends_the_cell_with_one_line(studio):
+def test_a_job_or_a_loader_that_dies_and_a_job_that_hangs_end_the_cell_with_one_line(studio):
     pytest.importorskip("torch")
     studio.settings = {"trainer": "models.train"}
     content = ladder(counts={2: ["naive"]}, measure=MEASURE | {"window_s": 100})
     studio.write(TINY, drill=study(cores_for=2, **content))
     assert studio.prepare().code == 0
-    for attempt, said in enumerate(("member 1", "the loader of the cell ended"), start=1):
+    faults = [("member 1", signal.SIGKILL), ("the loader of the cell ended", signal.SIGKILL)]
+    faults += [("dropped a job", signal.SIGSTOP)]
+    for attempt, (said, number) in enumerate(faults, start=1):
         cell = f"{SET}/r1/a{attempt}"
         run = studio.conduct(cell)
         log = (studio.folder / studio.path(cell)).with_name("log") / "conductor.log"
         until(lambda log=log: says(log, "started: 2 of 2"), lambda run=run: run.output)
         members, [reads] = forked(run)
-        os.kill((members[1] if attempt == 1 else reads).pid, signal.SIGKILL)
+        os.kill((reads if attempt == 2 else members[1]).pid, number)
         ended, told = run.end(), studio.record(cell)
         assert ended.code == 0 and told["status"] == "failed", ended.output
         assert said in told["reason"] and "\n" not in told["reason"]
