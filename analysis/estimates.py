@@ -25,6 +25,8 @@ from workflow.collocation.spec.names import (
     parse_scenario,
 )
 
+pd.options.mode.string_storage = "python"  # text is read row by row, which Arrow's is slow at
+
 MEASURED = "measured"
 # What low and high are: the 95 % interval of a new host, or of one host's next cell; what a single
 # interleaved cell tells of itself; least and most over hosts; or nothing.
