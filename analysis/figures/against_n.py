@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from analysis import estimates as table
 from analysis import labels
@@ -47,7 +48,10 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     panels[0].set_ylabel("samples/s, all jobs")
     data = rates[rates["workload"].isin(chosen)]
     written = sorted(set(data["implementation"]), key=implementation_order)
-    style.legend(drawn, {labels.implementation(each): _colour(each) for each in written})
+    named = [
+        Line2D([], [], color=_colour(each), label=labels.implementation(each)) for each in written
+    ]
+    style.legend(drawn, named)
     return Drawing(_title(estimates), data, drawn)
 
 

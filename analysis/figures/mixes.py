@@ -43,7 +43,7 @@ def mixes(estimates: pd.DataFrame) -> Drawing | None:
         style.ratios(axes, "x")
         for place in starts[1:]:
             axes.axhline(place - 0.5, color=style.PALE, linewidth=0.4)
-    drawn.legend(loc="outside upper right", ncols=3)
+    style.legend(drawn, left.get_legend_handles_labels()[0])
     best = gains[gains["method"] == "mps"]
     title = "What mixes of different jobs gain, and what each job pays"
     if not best.empty:

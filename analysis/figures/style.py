@@ -136,11 +136,10 @@ def end(axes: Axes, x: float, y: float, name: str, color: str) -> None:
     axes.figure.names = [*found, (axes, text)]
 
 
-def legend(figure: Figure, colours: Mapping[str, str]) -> None:
-    """Say below the panels what the colours of their lines mean."""
-    handles = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+def legend(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """Say below the panels what these lines or marks are, by their labels."""
     place = {"loc": "lower left", "ncols": len(handles), "columnspacing": 1.2, "borderpad": 0}
-    figure.legend(handles=handles, fontsize=SMALL, frameon=False, **place).set_in_layout(False)
+    figure.legend(handles=handles, **place).set_in_layout(False)
 
 
 def counts(axes: Axes, found: Iterable[int]) -> None:
