@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.records import flags
-from analysis.records.schema import DISTINCT, SCHEMA
+from analysis.records.schema import SCHEMA
 from analysis.records.untrusted_files import read_table
 from workflow.collocation.spec.names import ALONE_VARIANTS, ANCHOR, conditions_of, parse_scenario
 
@@ -55,8 +55,7 @@ def prepared(rows: pd.DataFrame) -> Runs:
     left_out = {model: int(cells) for model, cells in models[1:].items()}
     others = (rows["status"] != COMPLETED) & ~rows["hardware"].isin(left_out)
     members = rows[rows["hardware"].isin(models.index[:1]) | others].copy()
-    members[DISTINCT.name] = members.get(DISTINCT.name, np.nan)
-    numbers = [column.name for column in SCHEMA if column.type == pa.float64()] + [DISTINCT.name]
+    numbers = [column.name for column in SCHEMA if column.type == pa.float64()]
     members[numbers] = members[numbers].astype(float)
     for column in ("window", "device", "session", "started_at", "flags", "reason", "input_mode"):
         members[column] = members[column].astype(object).where(members[column].notna(), "")

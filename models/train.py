@@ -302,10 +302,8 @@ class Member:
         of_loss = losses.steps, losses.values()
         save_steps(self.spec["folder"], end_ns, self.wait_ns, *of_loss, samples)
         if (triggers := self.spec.get("triggers")) and self.go_ns:
-            trained_ns, now = (
-                end_ns[triggers["steps"] - 1 :: triggers["steps"]],
-                time.monotonic_ns(),
-            )
+            now, steps = time.monotonic_ns(), triggers["steps"]
+            trained_ns = end_ns[steps - 1 :: steps]
             at = [*takewhile(lambda at: at < now, self.triggers(triggers["per_s"]))]
             trained = [int(n < len(trained_ns)) for n in range(len(at))]
             save_requests(self.spec["folder"], at, [1] * len(at), trained, trained_ns)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from analysis.records import flags
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.read import Attempt, Problems, note_left_out, read_study
-from analysis.records.schema import DISTINCT, SCHEMA, write
+from analysis.records.schema import SCHEMA, write
 from analysis.records.untrusted_files import one_line, read_table
 from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Member, Record
@@ -263,8 +263,7 @@ def merge(attempts: list[Attempt]) -> tuple[pa.Table, Problems]:
             str(r.get("window")),
         )
     )
-    told = any(row.get(DISTINCT.name) is not None for row in rows)
-    return pa.Table.from_pylist(rows, schema=SCHEMA.append(DISTINCT) if told else SCHEMA), problems
+    return pa.Table.from_pylist(rows, schema=SCHEMA), problems
 
 
 def run(given: Namespace) -> None:

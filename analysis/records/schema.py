@@ -45,8 +45,6 @@ def _schema(file: str) -> pa.Schema:
 
 
 SCHEMA, TELEMETRY = _schema("runs"), _schema("telemetry")
-# Of studies that count the samples that they read.
-DISTINCT = _schema("runs_of_files").field(0)
 
 
 def write(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:

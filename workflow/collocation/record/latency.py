@@ -41,12 +41,14 @@ def of_window(
     """
     times, counts, at = requests["token_ns"], requests["tokens"], requests["at_ns"]
     arrived = (at >= window.start_ns) & (at < window.end_ns)
-    if not arrived.any():
-        return {}
     if slo_ms is None:
         inside = (times >= window.start_ns) & (times < window.end_ns)
-        share = {"answered_share": float(inside.sum() / arrived.sum())}
-        return _percentiles({"e2el": (times - at[counts > 0])[inside]}, tail=0) | share
+        found = _percentiles({"e2el": (times - at[counts > 0])[inside]}, tail=0)
+        if arrived.any():
+            found["answered_share"] = float(inside.sum() / arrived.sum())
+        return found
+    if not arrived.any():
+        return {}
     begun, answered, ends = counts > 0, counts == requests["wanted"], np.cumsum(counts)
     ttft, e2el, tpot = np.full((3, len(at)), np.inf)
     ttft[begun] = times[(ends - counts)[begun]] - at[begun]
