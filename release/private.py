@@ -23,7 +23,8 @@ PLACES += "|lustre|lus|data|nfs|export|shared|projects?|storage|beegfs|cluster|a
 PATTERNS = {
     "path": rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*|(?i:file):/{{1,3}}[\w.~%-]\S*"
     r"|(?<!\w)[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|(?<![\w~/])~[a-z_][\w-]+(?=/)",
-    "process of somebody": r"PID \d+ \([^\n]*?, owner [^()\n]*\)|\bof user [\w.@-]+(?= may have)",
+    "process of somebody": r"PID \d+ \([^\n]*?, owner (?!root\))[^()\n]*\)"
+    r"|\bof user [\w.@-]+(?= may have)",
     "e-mail address": r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]{2,}(?![\w.]*\w@)",
     "serial number": r'(?i:"(?:\w*serial_?(?:number|no)|(?:gpu|board|card)_?serial)")',
     "hardware address": r"(?<![\w:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![\w:])",

@@ -29,7 +29,7 @@ MEANS = [m.name for m in METRICS if m.kind != "counter" and m.name != "throttle"
 
 LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
 NEAR_NS = 500_000_000  # how far a pair or an edge may lie from its window's ends
-STAY_S = 0.75  # more than one look at the card's processes (watch.SLOW_HZ)
+STAY_S = 2.0  # several looks at the card's processes (watch.SLOW_HZ), also where one comes late
 CHECKED_S = 2.0  # in a shorter window, its ends weigh too much for a check
 APART, APART_SHARE = 0.02, 0.002  # relative, and absolute
 ENERGY_APART = 0.03  # relative
