@@ -18,7 +18,7 @@
 # make export    a study's cells into MLflow, as radT has them there, or TensorBoard: STUDY=h200 TO=mlflow (radt, tensorboard)
 # make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=h200
-# make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=h200
+# make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=ladder
 # make bench     what the training loop costs; BENCH=watching (what monitors cost), BENCH=graph-speeds, BENCH=--help
 # make test      install, then lint, verify what ships, and run the test suite
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages

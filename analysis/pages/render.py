@@ -1,7 +1,7 @@
 """estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML.
 
-python -m analysis pages --folder results/h200            the study's own files
-python -m analysis pages --folder results/h200 --readme   README.md and docs/claims.md
+python -m analysis pages --folder results/ladder            the study's own files
+python -m analysis pages --folder results/ladder --readme   README.md and two pages of docs/
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markdown_it import MarkdownIt
 
-from analysis import advice, claims, estimates, labels
+from analysis import advice, claims, estimates, labels, predict
 from analysis.advice import Advice
 from analysis.choose import on_cpu, scope, update
 from analysis.figures import INDEX
@@ -36,6 +37,8 @@ ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent")
+# Its claims are those that docs/ show: most of what they need, `ladder` has planned for later.
+FIRST = "h200"
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 _LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
 
@@ -45,10 +48,11 @@ class Study:
 
     def __init__(self, folder: Path, rules: Path):
         self.folder, self.name = folder, folder.resolve().name
+        self._beside: dict[str, Study] = {}
         self.estimates = estimates.read(folder / "estimates.parquet")
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
-        self.rules = read_rules(rules)
+        self.rules_file, self.rules = rules, read_rules(rules)
         self.judged = claims.judged(self.rules, self.estimates)
         self.post_hoc = claims.post_hoc(self.rules, self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
@@ -64,18 +68,39 @@ class Study:
             with (folder / INDEX).open(encoding="utf-8", newline="") as file:
                 self.figures = {row["figure"]: row for row in csv.DictReader(file)}
 
+    def beside(self, name: str) -> Study:
+        """Another study of the same folder."""
+        if name not in self._beside:
+            self._beside[name] = Study(self.folder.parent / name, self.rules_file)
+        return self._beside[name]
+
+    def number(self, of: str) -> estimates.Row:
+        """The number of an id. Raises ValueError where there is none."""
+        if of not in self.estimates.index:
+            raise ValueError(f"no number of {self.name} has the id {of!r}")
+        return estimates.at(self.estimates, of)
+
     def page(self, template: str, docs: bool = False) -> str:
         """A template as Markdown; docs: the short form, for docs/."""
 
-        def spelt(spell: spelling.Spell) -> Callable[[object], str]:
-            """It spells a row, or the number of an id. Raises ValueError where there is none."""
+        def spelt(spell: spelling.Spell) -> Callable[..., str]:
+            """It spells a row, or the number of an id: of this study, or of one beside it."""
 
-            def of(e: object) -> str:
-                if isinstance(e, str) and e not in self.estimates.index:
-                    raise ValueError(f"no number has the id {e!r}")
-                return spell(estimates.at(self.estimates, e) if isinstance(e, str) else e)
+            def of(e: object, study: str = "") -> str:
+                at = self.beside(study) if study else self
+                return spell(at.number(e) if isinstance(e, str) else e)
 
             return of
+
+        def count(name: str, study: str = "") -> str:
+            at = self.beside(study) if study else self
+            return spelling.count(estimates.get(at.estimates, "count", name=name))
+
+        def between(quantity: str, **where: str) -> str:
+            """The lowest and the highest of a quantity's numbers of several jobs."""
+            found = estimates.of(self.estimates, quantity, **where)
+            found = found[found["jobs"] > 1]["value"]
+            return f"{labels.number(found.min())} to {labels.number(found.max())}"
 
         def get(quantity: str, **where: str) -> estimates.Row | None:
             return estimates.get(self.estimates, quantity, **where)
@@ -93,7 +118,9 @@ class Study:
             "get": get,
             "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
-            "count": lambda name: spelling.count(get("count", name=name)),
+            "between": between,
+            "predictor": yaml.safe_load(predict.FILE.read_text("utf-8"))["constants"],
+            "count": count,
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "docs": docs,
             "flat": plain,
@@ -143,7 +170,8 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     """(file name relative to the repository, content) of README.md and what docs/ show of it."""
     study = Study(folder, rules)
     yield "README.md", study.page("readme")
-    yield "docs/claims.md", study.page("claims", docs=True)
+    yield "docs/results.md", study.page("findings")
+    yield "docs/claims.md", study.beside(FIRST).page("claims", docs=True)
 
 
 def _foremost(found: Iterable[Advice]) -> list[Advice]:
