@@ -1,4 +1,4 @@
-"""How figures look: sizes, colours, bars of spread, names at the ends of lines."""
+"""How figures look: sizes, colours, bars of spread, names, legends."""
 
 from __future__ import annotations
 
@@ -64,25 +64,22 @@ def panel(height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def path(axes: Axes, rows: pd.DataFrame, name: str = "", x: str = "jobs", **style: object) -> None:
-    """Numbers over a column, joined by a line, a bar at each, and the name at the last."""
+def path(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **style: object) -> None:
+    """Numbers over a column, joined by a line, a bar at each."""
     points(axes, rows[x], rows, **{"linestyle": "-"} | style)
-    if name and not rows.empty:
-        end(axes, rows[x].iloc[-1], rows["value"].iloc[-1], name, style["color"])
 
 
 def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
-    """A colour for each (workload, implementation), a line for each method over a column; one is
-    named.
+    """A colour for each (workload, implementation), named below; a line for each method over a
+    column.
     """
+    named = []
     for place, (key, rows) in enumerate(found.items()):
-        shown = [method for method in METHODS if method in set(rows["method"])]
-        named = "mps" if "mps" in shown else shown[0]
-        for method in shown:
-            own = rows[rows["method"] == method]
-            look = {"color": HUES[place], "linestyle": DASHES[method], "marker": SIGNS[place]}
-            text = labels.job(key[0], key[1]) if method == named else ""
-            path(axes, own, text, x, **look)
+        look = {"color": HUES[place], "marker": SIGNS[place]}
+        named.append(Line2D([], [], label=labels.job(key[0], key[1]), **look))
+        for method in [method for method in METHODS if method in set(rows["method"])]:
+            path(axes, rows[rows["method"] == method], x, linestyle=DASHES[method], **look)
+    legend(axes.figure, named, columns=3)
 
 
 def points(axes: Axes, x: Sequence, rows: pd.DataFrame, **style: object) -> None:
@@ -136,9 +133,11 @@ def end(axes: Axes, x: float, y: float, name: str, color: str) -> None:
     axes.figure.names = [*found, (axes, text)]
 
 
-def legend(figure: Figure, handles: Sequence[Line2D]) -> None:
+def legend(figure: Figure, handles: Sequence[Line2D], columns: int = 4) -> None:
     """Say below the panels what these lines or marks are, by their labels."""
-    place = {"loc": "lower left", "ncols": len(handles), "columnspacing": 1.2, "borderpad": 0}
+    figure.legend_rows = -(-len(handles) // columns)
+    columns = min(len(handles), columns)
+    place = {"loc": "lower left", "ncols": columns, "columnspacing": 1.2, "borderpad": 0}
     figure.legend(handles=handles, **place).set_in_layout(False)
 
 
@@ -182,7 +181,8 @@ def save(figure: Figure, title: str, caption: str, outputs: Sequence[Path]) -> N
     """Write a figure with its title above and its caption below, in the formats of the outputs."""
     lines = textwrap.wrap(f"{caption} {MARKS}", 130)
     width, height = figure.get_size_inches()
-    below, named = 0.15 * len(lines) + 0.08, 0.22 * len(figure.legends)
+    below = 0.15 * len(lines) + 0.08
+    named = 0.06 + 0.16 * figure.legend_rows if figure.legends else 0.0
     whole = height + below + named
     figure.set_size_inches(width, whole)
     share, first = below / whole, (below + named) / whole
