@@ -18,6 +18,8 @@ from models import hook  # noqa: E402
 from models.jobs.command import Command  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
+from workflow.collocation.record.values import Telemetry, WindowTelemetry  # noqa: E402
+from workflow.collocation.run.cell import elsewhere  # noqa: E402
 
 # A plain training script, which its author wrote for other purposes; the two lines are the last.
 TRAIN = """
@@ -173,6 +175,24 @@ def test_scripts_are_merged_and_estimated(measured):
     assert scripts[["model", "dataset", "loss_last"]].isna().all(axis=None)
     estimates = pq.read_table(results / "estimates.parquet").to_pandas()
     assert (estimates[estimates["scenario"] == "2x_hooked"]["value"].notna()).any()
+
+
+@pytest.mark.parametrize(
+    ("gracts", "fails"),
+    [
+        ([0.0, 0.0049], True),
+        ([0.0, 0.005], False),  # one of several conditions is enough
+        ([0.0, None], False),  # nobody can tell
+        ([], False),
+    ],
+)
+def test_a_script_that_leaves_its_gpu_idle_trains_elsewhere(gracts, fails):
+    windows = {
+        str(place): WindowTelemetry(seconds=1, entities={"gpu": {"gract": gract}})
+        for place, gract in enumerate(gracts)
+    }
+    said = elsewhere(Telemetry(status="complete", windows=windows))
+    assert ("not on its GPU" in said) if fails else said is None
 
 
 def test_a_script_dies_with_the_process_that_started_it():

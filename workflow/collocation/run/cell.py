@@ -33,6 +33,7 @@ from workflow.collocation.record.run_json import (
     write,
 )
 from workflow.collocation.record.source_digest import code
+from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
@@ -333,11 +334,17 @@ class Run:
         self.fields["flags"] += flags
         self.fields["files"] |= files
         script = self.spec.members[0].job.kind == "command" and self.fields["status"] == "completed"
-        seen = self.fields["telemetry"].windows.values() if script else ()
-        busy = [of.entities.get("gpu", {}).get("gract") for of in seen]
-        if busy and None not in busy and max(busy) < IDLE:
-            self._ended("failed", f"trains, and not on its GPU: GRACT {max(busy):.3f}", "window")
+        if script and (why := elsewhere(self.fields["telemetry"])):
+            self._ended("failed", why, "window")
         self.timing["telemetry_s"] = round(time.monotonic() - began, 3)
+
+
+def elsewhere(telemetry: Telemetry) -> str | None:
+    """Why a script that trained did not do so on its GPU: no window has any activity of it."""
+    busy = [of.entities.get("gpu", {}).get("gract") for of in telemetry.windows.values()]
+    if not busy or None in busy or max(busy) >= IDLE:
+        return None
+    return f"trains, and not on its GPU: GRACT {max(busy):.3f}"
 
 
 def _interrupted(error: BaseException | None) -> Interrupted | None:
