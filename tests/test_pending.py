@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_plan import SMALL, WORKLOADS, A, small_study
+from tests.test_plan import SMALL, WORKLOADS, A, C, small_study
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.plan.duration import Estimates
@@ -375,6 +375,42 @@ def test_a_longer_window_takes_as_much_longer_and_what_is_unknown_by_a_rule_of_t
 
 # -- several devices -------------------------------------------------------------------------------
 
+GPUS = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+
+
+def turns(tier: int = 1, slices: int = 10, names=(SMALL, A), **more) -> dict:
+    """A ladder of interleaved cells, which hold their jobs alone; larger ones take longer."""
+    measure = {"kind": "interleaved", "slices": slices, "slice_s": 1.0}
+    counts = {n: ["alone", "naive", "mps"] for n in (2, 3, 5, 7, 9)}
+    return {"workloads": [*names], "counts": counts, "measure": measure, "tier": tier, **more}
+
+
+def dealt(cells, budget=None, attempts=None, most=4, devices=GPUS, refusal=None, place=None):
+    """The jobs to run now and later, each with its device."""
+    attempts, refusal = attempts or {}, refusal or (lambda cell, device: None)
+    place = place or pending.places(cells, attempts, devices, most)
+    own = lambda cell: refusal(cell, place[cell.replicate])  # noqa: E731
+    jobs = pending.jobs(cells, attempts, place, own)
+    return pending.within(jobs, budget, devices, most, refusal)
+
+
+def loads(jobs) -> dict[str, float]:
+    spent: dict[str, float] = {}
+    for job in jobs:
+        job.spend(spent)
+    return spent
+
+
+def grid(*ladders, mixes=(), replicates=1) -> list[Cell]:
+    content = {"ladders": [*ladders], "mixes": [*mixes], "replicates": replicates}
+    return expand(small_study(**content), WORKLOADS)
+
+
+WINDOWS = {"workloads": [SMALL, A], "counts": {1: ["mps"], 3: ["naive", "mps"]}}
+ONE_PASS = grid(turns(names=(SMALL, A, C)))
+assert len(ONE_PASS) == 15 and not any(cell.needs for cell in ONE_PASS)
+BOTH = grid(turns(), WINDOWS, replicates=2)
+
 
 def test_replicates_are_dealt_out_and_stay_where_they_were_begun():
     world, devices = World(), ["GPU-a", "GPU-b"]
@@ -383,8 +419,70 @@ def test_replicates_are_dealt_out_and_stay_where_they_were_begun():
     begun = pending.places(CELLS, world.attempts, devices, 2)
     assert begun == {1: "GPU-b", 2: "GPU-a"}
     assert pending.places(CELLS, world.attempts, ["GPU-a", "GPU-c"])[1] == "GPU-a"
-    jobs = pending.jobs(CELLS, world.attempts, begun, possible)
-    assert {(job.cell.replicate, job.device) for job in jobs} == set(begun.items())
+    now, later = dealt(CELLS, attempts=world.attempts, devices=devices)
+    assert {(job.cell.replicate, job.device) for job in now} == set(begun.items()) and not later
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+@pytest.mark.parametrize("cells", [ONE_PASS, grid(turns(), replicates=3), BOTH])
+def test_cells_that_need_no_other_are_dealt_out_one_by_one(cells, most):
+    """In order; so the GPUs end within the longest cell of each other, whoever has the replicate.
+    Those that need others stay together.
+    """
+    place = pending.places(cells, {}, GPUS, most)
+    now, later = dealt(cells, most=most)
+    assert [job.cell for job in now] == cells and not later
+    assert all(job.device == place[job.cell.replicate] for job in now if job.cell.needs)
+    assert {job.device for job in now} == {*GPUS[:most]}
+    if cells is not BOTH:
+        for end in range(1, len(now) + 1):
+            spent = [loads(now[:end]).get(gpu, 0.0) for gpu in GPUS[:most]]
+            assert max(spent) - min(spent) <= max(job.estimate_s for job in now[:end])
+
+
+def measured(cells: list[Cell], device: str) -> dict[str, list[Attempt]]:
+    return {c.id: [attempt(c, 1, "completed", device, spec=c.spec.to_json())] for c in cells}
+
+
+OWN, TIED = ([c for c in BOTH if bool(c.needs) == needs] for needs in (False, True))
+FIRST = {name: [c for c in its if c.replicate == 1] for name, its in (("own", OWN), ("tied", TIED))}
+
+
+@pytest.mark.parametrize(
+    ("done", "most", "goes_on"),
+    [
+        (measured(FIRST["tied"][:2], "GPU-c"), 4, "GPU-c"),
+        (measured(FIRST["tied"][:2], "GPU-c"), 1, "GPU-c"),
+        # cells that others are compared with count, however many more ran elsewhere
+        (measured(FIRST["own"][:6], "GPU-b") | measured(FIRST["tied"][:1], "GPU-c"), 4, "GPU-c"),
+        (measured(FIRST["own"][:2], "GPU-c"), 1, "GPU-c"),
+        (measured(FIRST["tied"][:2], "GPU-of-another-host"), 4, "GPU-a"),
+    ],
+)
+def test_a_replicate_goes_on_where_it_was_begun(done, most, goes_on):
+    """With one GPU all of it does; with several, cells that need no other run on any."""
+    now, _ = dealt(BOTH, attempts=done, most=most)
+    first = [job for job in now if job.cell.replicate == 1]
+    assert {job.device for job in first if job.cell.needs} == {goes_on}
+    own = {job.device for job in first if not job.cell.needs}
+    assert own == {goes_on} if most == 1 else len(own) > 1
+
+
+def test_what_is_measured_is_measured_nowhere_again_and_the_rest_is_dealt_out_anew():
+    now, _ = dealt(ONE_PASS, attempts=measured(ONE_PASS[:7], "GPU-a"))
+    assert [job.cell for job in now] == ONE_PASS[7:] and len(loads(now)) == 4
+
+
+@pytest.mark.parametrize("place", [pending.unknown(1), "cpu:host"])
+def test_a_cluster_and_a_cpu_have_one_device_for_a_replicate(place):
+    now, later = dealt(ONE_PASS, devices=[place], most=1, place={1: place})
+    assert {job.device for job in now} == {place} and not later
+
+
+def test_a_cell_goes_to_no_device_that_refuses_it_and_stays_where_all_do():
+    for refuses in ({"GPU-b"}, {"GPU-b", "GPU-c", "GPU-d"}, {*GPUS}):
+        now, _ = dealt(ONE_PASS, refusal=lambda cell, on: "MIG" if on in refuses else None)  # noqa: B023
+        assert {job.device for job in now} == ({*GPUS} - refuses or {"GPU-a"})
 
 
 def test_a_budget_is_for_each_device():
@@ -394,3 +492,21 @@ def test_a_budget_is_for_each_device():
     assert pending.within(jobs, longest) == (jobs, [])
     same = [replace(job, device="GPU-a") for job in jobs]
     assert pending.within(same, longest) == (same[:1], same[1:])
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0, 1.3])
+def test_a_budget_fills_all_gpus_with_the_first_tier_before_the_next_one(share):
+    """A cell is left for later only where no GPU has room for it; what was left takes no room."""
+    cells = grid(turns(slices=20), turns(tier=2, slices=2), WINDOWS | {"tier": 3})
+    first = [cell for cell in cells if cell.replicate == 1]
+    every, _ = dealt(first)
+    budget = share * max(loads(every).values())
+    now, later = dealt(cells, budget)
+    assert max(loads(now).values()) <= budget
+    assert {job.device for job in now if job.cell.replicate == 1} == {*GPUS}
+    for job in later:
+        if not job.cell.needs:
+            spent = loads(each for each in now if each.rank < job.rank)
+            assert min(spent.get(gpu, 0.0) for gpu in GPUS) + job.estimate_s > budget
+    if share >= 1:
+        assert {job.cell.id for job in every} <= {job.cell.id for job in now}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -126,6 +127,22 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     assert len(session.jobs) == (1 if gpu else 2)
     assert words in session.forbidden if words else session.forbidden is None
     assert not words or words in show.table(session), "a plan says it, too"
+
+
+@pytest.mark.parametrize(
+    ("refusing", "used"),
+    [("", "abc"), ("b", "ac"), ("a", "a")],  # one that its replicate's GPU refuses stays there
+)
+def test_a_gpu_that_refuses_a_cell_is_asked_in_time(place, monkeypatch, refusing, used):
+    plan(ladders=[TURNS | {"counts": dict.fromkeys(range(2, 8), ["alone", "naive"])}])
+    found = [SimpleNamespace(uuid=name, name="a GPU", driver="580") for name in "abc"]
+    says = lambda spec, device, switch: "MIG" if device.uuid == refusing else None  # noqa: E731
+    monkeypatch.setattr(session_module, "find_devices", lambda *_: (found, ""))
+    monkeypatch.setattr(session_module, "refusal", says)
+    session = open_session(place | {"gpu": "auto"}, gpus=3)
+    assert {job.device for job in session.jobs} == {*used} and len(session.jobs) == 6
+    refused = {session.refusal(job.cell) for job in session.jobs}
+    assert refused == ({"MIG"} if refusing == "a" else {None})
 
 
 def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
@@ -256,6 +273,13 @@ def test_on_a_login_node_without_a_gpu_jobs_are_planned_for_one(
     assert (task.gpu, task.needs_gpu) == said
     posted = open_posted(place | config).job_at[job.path]
     assert (posted.cell.id, posted.attempt, posted.rank) == (job.cell.id, 1, 1)
+
+
+def test_all_cells_of_a_replicate_have_the_gpu_that_a_cluster_gives_it(place):
+    plan(ladders=[TURNS | {"counts": {2: ["alone", "naive"], 3: ["alone", "naive"]}}], replicates=2)
+    session = open_session(place | {"gpu": "auto"}, gpus=4, remote=True)
+    devices = [(job.cell.replicate, job.device) for job in session.jobs]
+    assert len(devices) == 4 and len({*devices}) == len({device for _, device in devices}) == 2
 
 
 # -- a login node ----------------------------------------------------------------------------------

@@ -108,3 +108,28 @@ def test_a_card_that_this_shell_hides_keeps_its_share(several):
     ]
     one, other = map(json.loads, said)
     assert one and other and (not {*one} & {*other} or os.cpu_count() < 2)
+
+
+TURNS = {"kind": "interleaved", "slices": 2, "slice_s": 0.2, "drop_s": 0.05, "warmup_s": 0}
+
+
+def test_cells_of_one_replicate_that_need_no_other_run_on_all_cards_at_once(several):
+    """Those with baselines of their own stay on one; and a plan says what a run does."""
+    turns = {"workloads": ["plain", "other", "third"], "counts": {2: ["alone", "naive"]}}
+    windows = {"workloads": ["plain"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
+    made = study(ladders=[turns | {"measure": TURNS}, windows])
+    several.write({name: workload() for name in turns["workloads"]}, drill=made)
+    minutes = [
+        float(re.search(r"about (\d+(\.\d+)?) min", several.plan("--gpus", n).output)[1])
+        for n in ("1", "2")
+    ]
+    assert minutes[1] < minutes[0]
+    run = several.start(*ALL).end()
+    assert run.code == 0 and "on 2 GPUs" in run.output, run.output
+    on = defaultdict(list)
+    for cell, record in several.records().items():
+        assert record["status"] == "completed", record["reason"]
+        on["--interleaved" in cell].append(record["gpu"]["uuid"])
+    assert {*on[True]} == {*cards(several)} and len(on[True]) == 3
+    assert len({*on[False]}) == 1 and len(on[False]) == 3
+    assert several.start("-n", "--resources", "gpu=1").end().planned == 0

@@ -5,8 +5,8 @@ metadata, which a clone, a zip or a folder brought back from another machine doe
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from itertools import cycle, takewhile
 
 from workflow.collocation.plan.attempts import Attempt
@@ -56,15 +56,17 @@ def places(
     most: int = 1,
     stale: Stale = lambda attempt: False,
 ) -> dict[int, str]:
-    """Block → the device that it runs on: the one of `devices` on which most of it was measured, or
-    else one of the first `most`, in turn, those first on which least is to be done.
+    """Replicate → the device of its cells that need others: the one of `devices` on which most of
+    these were measured, or else one of the first `most`, in turn, those first on which least is to
+    be done.
     """
     measured: dict[int, Counter] = {cell.replicate: Counter() for cell in cells}
     unfinished = set()
     for cell in cells if devices[1:] else ():
         counted = [attempt for attempt in same(cell, attempts) if not stale(attempt)]
         there = [a.device for a in counted if a.status in MEASURED and a.device in devices]
-        measured[cell.replicate].update(there)
+        # One cell that needs others outweighs all that need none.
+        measured[cell.replicate].update(dict.fromkeys(there, len(cells) if cell.needs else 1))
         if _newest(counted) is None:
             unfinished.add(cell.replicate)
     begun = {replicate: max(sorted(on), key=on.get) for replicate, on in measured.items() if on}
@@ -230,22 +232,32 @@ def finished(cells: list[Cell], attempts: Attempts, sealed: bool = False) -> lis
     return [attempt for attempt in counted if attempt.status != "postponed"]
 
 
-def within(jobs: list[Job], budget_s: float | None) -> tuple[list[Job], list[Job]]:
+def within(
+    jobs: list[Job],
+    budget_s: float | None,
+    devices: Collection[str] = (),
+    most: int = 1,
+    refusal: Callable[[Cell, str], str | None] = lambda cell, device: None,
+) -> tuple[list[Job], list[Job]]:
     """Split jobs into those that fit a budget in seconds and the rest, both in order.
 
     Devices work side by side. A job brings the baselines that it waits for: without them its time
-    would be spent in vain. The first job is taken however long it is, or no run would ever end.
+    would be spent in vain. A job that needs no other goes to the device on which least is planned
+    so far: its replicate's or one of the first of `devices`, `most` in all, but none that refuses
+    it. The first job is taken however long it is, or no run would ever end.
     """
-    if budget_s is None:
-        return jobs, []
     by_id = {job.cell.id: job for job in jobs}
     chosen: set[str] = set()
     spent = Counter()
     for job in jobs:
+        if not job.cell.needs and not refusal(job.cell, job.device):
+            near = [*dict.fromkeys([job.device, *devices])][:most]
+            least = (d for d in sorted(near, key=spent.__getitem__) if not refusal(job.cell, d))
+            by_id[job.cell.id] = job = replace(job, device=next(least))
         bundle = ({job.cell.id} | (job.cell.needs & by_id.keys())) - chosen
         seconds = sum(by_id[name].estimate_s for name in bundle)
-        if not chosen or spent[job.device] + seconds <= budget_s:
+        if budget_s is None or not chosen or spent[job.device] + seconds <= budget_s:
             spent[job.device] += seconds
             chosen |= bundle
-    fits = [job for job in jobs if job.cell.id in chosen]
+    fits = [by_id[job.cell.id] for job in jobs if job.cell.id in chosen]
     return fits, [job for job in jobs if job.cell.id not in chosen]

@@ -55,7 +55,7 @@ class Session:
     elsewhere: list[Cell] = field(default_factory=list)  # of replicates that were merged in
     jobs: list[pending.Job] = field(default_factory=list)
     later: list[pending.Job] = field(default_factory=list)
-    _refusals: dict[str, str | None] = field(default_factory=dict)
+    _refusals: dict[tuple, str | None] = field(default_factory=dict)
 
     # -- devices --------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Session:
 
     @cached_property
     def places(self) -> dict[int, str]:
-        """Replicate → key of the device that it runs on."""
+        """Replicate → key of the device of its cells that need others."""
         if self.remote:
             return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
         return pending.places(self.cells, self.attempts, self.keys, self.gpus, self.stale)
@@ -176,18 +176,19 @@ class Session:
         spent: dict[str, float] = {}
         return max((job.spend(spent) for job in self.jobs), default=0.0)
 
-    def refusal(self, cell: Cell) -> str | None:
-        """Why the cell cannot run here and now, or None. A card is asked once for each cell; one of
-        a cluster cannot be asked: there, what its job said last stands.
+    def refusal(self, cell: Cell, key: str = "") -> str | None:
+        """Why the cell cannot run here and now, or None. key: of the device; else its replicate's.
+        A card is asked once for each cell; one of a cluster cannot be: what its job said last
+        stands.
         """
         if self.remote and self.on_gpu:
             tried = pending.same(cell, self.attempts)
             return pending.refused([attempt for attempt in tried if attempt.on_gpu])
-        if cell.id not in self._refusals:
-            switch, its = self.config.mig_mode == "switch", self.places.get(cell.replicate)
-            device = next((each for each in self.usable if each.uuid == its), self.device)
-            self._refusals[cell.id] = refusal(cell.spec, device, switch)
-        return self._refusals[cell.id]
+        asked = cell.id, key or self.places.get(cell.replicate)
+        if asked not in self._refusals:
+            device = next((each for each in self.usable if each.uuid == asked[1]), self.device)
+            self._refusals[asked] = refusal(cell.spec, device, self.config.mig_mode == "switch")
+        return self._refusals[asked]
 
     @cached_property
     def datasets(self) -> Datasets:
@@ -300,7 +301,7 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     cells = grid.expand(study, workloads, sources, pending.full(attempts))
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
-        gpus=max(gpus, 1),
+        gpus=1 if remote else max(gpus, 1),
         no_gpu=why_not,
         remote=remote,
         elsewhere=grid.elsewhere(cells, attempts),
@@ -340,7 +341,8 @@ def _plan(session: Session) -> None:
         on_gpu=session.on_gpu,
     )
     budget = None if config.budget is None else seconds(config.budget)
-    session.jobs, session.later = pending.within(jobs, budget)
+    among = session.keys, session.gpus, session.refusal
+    session.jobs, session.later = pending.within(jobs, budget, *among)
     if budget is not None and session.seconds <= budget:  # else it is one cell, which may be late
         session.deadline = round(time.time() + budget)
 
