@@ -78,7 +78,7 @@ def _title(estimates: pd.DataFrame) -> str:
     ]
     both = shared.merge(rewritten, on=["workload", "implementation"], suffixes=("", "_rewritten"))
     if not both.empty:
-        best = select.best(both)
+        best = both.loc[(both["value"] * both["value_rewritten"]).idxmax()]
         gain, then = labels.number(best.value_rewritten), labels.number(best.value)
         return f"{labels.job(best.workload)}: rewriting gains {gain} times, sharing then {then}"
     gains = select.sets(select.copies(estimates, "stp"))

@@ -376,6 +376,10 @@ def rules(judged: Iterable[Judged]) -> pd.DataFrame:
 def counted(estimates: pd.DataFrame) -> str:
     """`Of 48 claims 9 hold, 5 are contradicted, …`: those of each verdict that there is."""
     found = {word: table.get(estimates, "count", name=f"claims_{word}") for word in VERDICTS}
-    parts = [f"{as_.count(e)} {VERDICTS[w]}" for w, e in found.items() if as_.known(e) and e.value]
+    parts = [
+        f"{as_.count(e)} {VERDICTS[w].replace('are ', 'is ' if e.value == 1 else 'are ')}"
+        for w, e in found.items()
+        if as_.known(e) and e.value
+    ]
     every = table.get(estimates, "count", name="claims")
     return f"Of {as_.count(every)} claims {', '.join(parts)}." if parts else ""

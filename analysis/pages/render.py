@@ -22,7 +22,7 @@ from analysis import advice, claims, estimates, labels, predict
 from analysis.advice import Advice
 from analysis.choose import on_cpu, scope, update
 from analysis.figures import INDEX
-from analysis.pages import PAGES, TABLES, belief, contents, spelling, tables
+from analysis.pages import PAGES, TABLES, belief, contents, findings, spelling, tables
 from analysis.pages.spelling import known, plain
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, implementation_order
@@ -36,7 +36,7 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent")
+SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent", "cells")
 # Its claims are those that docs/ show: most of what they need, `ladder` has planned for later.
 FIRST = "h200"
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
@@ -114,6 +114,7 @@ class Study:
             "estimates": self.estimates,
             "contents": contents,
             "belief": belief,
+            "findings": findings,
             "table": tables.markdown,
             "get": get,
             "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),

@@ -51,6 +51,12 @@ def how_many(e: Row) -> str:
 
 
 @_spelling
+def cells(e: Row) -> str:
+    """`3 on 2`: the same in a table."""
+    return f"{e.n} on {e.hosts}"
+
+
+@_spelling
 def precise(e: Row) -> str:
     """A ratio near one with its spread, three digits behind the point."""
     return f"{e.value:.3f}" + (f" [{e.low:.3f}, {e.high:.3f}]" if e.low == e.low else "")

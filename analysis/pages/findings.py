@@ -1,0 +1,26 @@
+"""How hosts differ, for README and docs/results.md: within a study, and from those of another."""
+
+import pandas as pd
+
+from analysis import estimates as table
+from analysis.estimates import PREDICTION
+from workflow.collocation.spec.names import PAPER_IMPLEMENTATION
+
+
+def apart(estimates: pd.DataFrame) -> float:
+    """By which share one job alone is faster on a host than on another: the most of all jobs."""
+    rates = table.of(estimates, "rate", host="*", method="naive", window="")
+    rates = rates[rates["jobs"] == 1].groupby(["scenario", "implementation"])["value"]
+    return float((rates.max() / rates.min()).max() - 1)
+
+
+def beside(estimates: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Gains of sets in the paper's style on each host of another study, beside this study's number
+    and interval of a new host: value, value_own, inside.
+    """
+    of, place = {"window": "", "job": ""}, ["scenario", "implementation", "method"]
+    own = table.of(estimates, "stp", implementation=PAPER_IMPLEMENTATION, **of)
+    own = own[(own["jobs"] > 1) & (own["spread"] == PREDICTION)]
+    found = table.of(other, "stp", host="*", **of)
+    found = found.merge(own[[*place, "value", "low", "high"]], on=place, suffixes=("", "_own"))
+    return found.assign(inside=found["value"].between(found["low_own"], found["high_own"]))
