@@ -8,12 +8,8 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
-from models import compat  # noqa: F401  (before timm and torchvision)
 from models.data.base import DataError, Dataset, make_once
 from models.data.painter import Painter, parallel, photo_size
-
-from timm.data import create_transform  # isort: skip
-from torchvision.datasets import CIFAR10, ImageFolder  # isort: skip
 
 BATCHES = "cifar-10-batches-py"
 TRAIN_FILES = [f"data_batch_{number}" for number in range(1, 6)]
@@ -41,6 +37,8 @@ class ImageDataset(Dataset):
         ColorJitter .4; the paper, too, normalised on the GPU.
         """
         how = {"color_jitter": 0.4, "interpolation": "random", "use_prefetcher": True}
+        from models.data.readers import create_transform
+
         return self.open("train", create_transform(input_size, is_training=True, **how))
 
     def count(self) -> dict[str, int]:
@@ -115,14 +113,6 @@ def decode(source, order: np.ndarray, side: int) -> np.ndarray:
 # -- CIFAR-10's format -----------------------------------------------------------------------------
 
 
-class Written(CIFAR10):
-    """CIFAR-10's files as they were written here: without the published checksums."""
-
-    train_list = [[name, None] for name, _ in CIFAR10.train_list]
-    test_list = [[name, None] for name, _ in CIFAR10.test_list]
-    meta = CIFAR10.meta | {"md5": None}
-
-
 class Cifar10(ImageDataset):
     """50,000 + 10,000 colour images of 32×32 pixels in 10 classes (Krizhevsky, 2009)."""
 
@@ -135,6 +125,8 @@ class Cifar10(ImageDataset):
         """torchvision's CIFAR10; what it unpickles is published, by its md5, or was written
         here.
         """
+        from models.data.readers import CIFAR10, Written
+
         kind = Written if self.data == self.folder else CIFAR10
         try:
             return kind(self.data, train=split == "train", transform=transform)
@@ -216,6 +208,8 @@ class ImageNet64(ImageDataset):
 
     def open(self, split: str, transform=None):
         """torchvision's ImageFolder."""
+        from models.data.readers import ImageFolder
+
         try:
             return ImageFolder(self.data / ("train" if split == "train" else "val"), transform)
         except FileNotFoundError as error:  # no folder, no class, or a class without images
