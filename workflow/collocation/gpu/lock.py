@@ -58,7 +58,7 @@ def device_lock(
     may raise to end that. Not reentrant.
     """
     folder = lock_folder()
-    if not folder.is_dir():
+    with suppress(FileExistsError):  # cells on other GPUs begin at once
         folder.mkdir()
         folder.chmod(0o1777)
     path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
