@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.data import images as images_module
-from models.data import readers
-from models.data import open_dataset, prepare
+from models.data import open_dataset, prepare, readers
 from models.data.__main__ import main
 from models.data.base import FORMAT_VERSION, DataError
 from models.data.criteo import TABLE_ROWS

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import time
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -146,18 +146,6 @@ SHORT_S = {"build": 10, "warm": 2, "window": 2, "stop": 2}  # a build has an imp
 AFTER_S, ANSWER_S = 30, 10  # for a record after the time-out, and for an answer to Ctrl-C, at most
 
 
-@pytest.fixture(scope="module")
-def still(module_studio):
-    """Studios on a machine without a card and with one."""
-    workloads = {"window": workload(hang="window"), "barrier": workload(step_s=0.5)}
-    made = {"cpu": module_studio(), "gpu": module_studio().with_card()}
-    for device, method in (("cpu", "naive"), ("gpu", "mps")):
-        ladder = {"workloads": [*workloads], "counts": {1: [method]}}
-        made[device].write(workloads, drill=study(ladders=[ladder]))
-        assert made[device].prepare().code == 0
-    return made
-
-
 def standing(studio: Studio, running: Running, cell: str, kind: str, phase: str):
     """The process that is to stand still, once the phase is reached."""
     servers = running.descendants("models.fork_server")  # and members
@@ -173,15 +161,15 @@ def standing(studio: Studio, running: Running, cell: str, kind: str, phase: str)
     return servers[kind == "member"]
 
 
-@pytest.mark.parametrize(("kind", "phase", "how"), STILL)
-def test_whatever_stands_still_the_cell_ends_and_the_lock_is_free_or_says_why(
-    still, kind, phase, how
-):
-    device, method = ("gpu", "mps") if kind == "daemon" else ("cpu", "naive")
+def standstill(made: Studio, kind: str, phase: str, how: str) -> None:
+    method = "mps" if kind == "daemon" else "naive"
     name = "window" if phase == "import" else phase
-    cell = f"1x_{name}/paper_step/{method}/r1/a{1 + STILL.index((kind, phase, how))}"
-    settings = still[device].settings | {"timeout": json.dumps(SHORT_S)}
-    studio = replace(still[device], settings=settings)
+    workloads = {name: workload(hang="window") if name == "window" else workload(step_s=0.5)}
+    ladder = {"workloads": [name], "counts": {1: [method]}}
+    made.settings = {"timeout": json.dumps(SHORT_S)}
+    studio = made.write(workloads, drill=study(ladders=[ladder]))
+    assert studio.prepare().code == 0
+    cell = f"1x_{name}/paper_step/{method}/r1/a1"
     with freezer() if "frozen" in how else contextlib.nullcontext() as frozen:
         running = studio.conduct(cell)
         until(lambda: standing(studio, running, cell, kind, phase), lambda: running.output)
@@ -213,6 +201,25 @@ def test_whatever_stands_still_the_cell_ends_and_the_lock_is_free_or_says_why(
         assert f"process {process.pid} outlives SIGKILL and was left behind" in result.output
     if kind == "server":
         assert f"process {process.pid}" in record["reason"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standing_still(request, module_studio):
+    """All at once and beside the other drills, each on a machine of its own: they wait mostly."""
+    if not any("still" in item.fixturenames for item in request.session.items):
+        yield {}
+        return
+    with ThreadPoolExecutor(len(STILL)) as pool:
+        drills = {}
+        for drill in STILL:
+            made = module_studio().with_card() if drill[0] == "daemon" else module_studio()
+            drills[drill] = pool.submit(standstill, made, *drill)
+        yield drills
+
+
+@pytest.fixture
+def still(standing_still):
+    return standing_still
 
 
 # -- two at once -----------------------------------------------------------------------------------
@@ -321,6 +328,11 @@ def test_data_that_vanished_are_prepared_again(studio, tmp_path):
     made.rename(tmp_path / "elsewhere")
     assert studio.measure(f"{CELL}/a1").code == 0
     assert studio.record(f"{CELL}/a1")["status"] == "completed" and made.is_dir()
+
+
+@pytest.mark.parametrize("drill", STILL, ids=" ".join)
+def test_whatever_stands_still_the_cell_ends_and_the_lock_is_free_or_says_why(still, drill):
+    still[drill].result()
 
 
 # -- members that end badly ------------------------------------------------------------------------
