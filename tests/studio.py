@@ -370,6 +370,18 @@ class Studio:
             for path in sorted(self.results.glob("cells/*/*/*/*/*/run.json"))
         }
 
+    def wrong(self, folder: Path) -> list[str]:
+        """What a release would find wrong in the folder of an attempt."""
+        from release import checks
+        from release.manifest import attempts
+
+        [attempt] = attempts(
+            {p.relative_to(self.results).as_posix(): "" for p in folder.iterdir() if p.is_file()}
+        )
+        files = json.loads((folder / "run.json").read_text())["files"]
+        digests = {name: file["sha256"] for name, file in files.items()} | {"run.json": ""}
+        return checks.examine(self.results, attempt, digests).wrong
+
     def partial_files(self) -> list[Path]:
         """What a write that was cut off would have left."""
         names = [*self.folder.rglob(".run.json*"), *self.folder.rglob("*.partial")]

@@ -1,4 +1,6 @@
-"""A language model that serves or is fine-tuned: its cache, its latencies, cells of both."""
+"""Jobs that answer what comes: a language model that serves, and one that is retrained whenever
+new data come. Their latencies, what a study may ask, and cells of both on the CPU.
+"""
 
 import json
 
@@ -10,17 +12,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from release import checks
-from release.manifest import attempts
 from tests.studio import REPOSITORY, study
-from workflow.collocation.record import latency
-from workflow.collocation.record.values import SERVED, Window
+from workflow.collocation.record import latency, step_times
+from workflow.collocation.record.values import PERCENTILES, SERVED, Window
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.load import load_workloads
 
 CATALOGUE = yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text())
-TINY = {name: CATALOGUE[name] for name in ("tiny_serve", "tiny_lm_sources_b4")}
-BOTH = dict.fromkeys(TINY, 1)
+SERVE, LEARN = "tiny_serve", "tiny_lm_sources_b4"
+STEADY, TRIGGERED = "tiny_resnet_digits_b32", "tiny_resnet_digits_triggered"
+TINY = {name: CATALOGUE[name] for name in (SERVE, LEARN, STEADY, TRIGGERED)}
+SERVED_MIX, RETRAINED_MIX = f"1x_{LEARN}+1x_{SERVE}", f"1x_{STEADY}+1x_{TRIGGERED}"
+K = TINY[TRIGGERED]["triggers"]["steps"]
+DELAYS = {f"p{p}_e2el_ms" for p in PERCENTILES} | {"answered_share"}
 # More requests than it can answer, one at a time.
 SWAMPED = {"swamped": TINY["tiny_serve"] | {"requests_per_s": 2000, "slots": 1}}
 
@@ -107,6 +111,16 @@ def test_a_percentile_needs_requests_beyond_it(count, told):
     assert found.keys() == names | {"request_goodput", "answered_share"}
 
 
+def test_delays_are_from_trigger_to_trained():
+    """Of five triggers one was trained for after the window, and the last not at all."""
+    at, trained = np.array([0, 10, 12, 90, 95]), np.array([8, 25, 40, 120])
+    told = {"at_ns": at * 10**6, "tokens": np.array([1, 1, 1, 1, 0])}
+    told |= {"token_ns": trained * 10**6}
+    found = latency.of_window(told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1), None)
+    assert found.keys() == DELAYS and found["p50_e2el_ms"] == 15 and found["answered_share"] == 0.6
+    assert found["p95_e2el_ms"] == np.percentile([8, 15, 28], 95)
+
+
 many = st.lists(
     st.tuples(st.integers(0, 99), st.lists(st.integers(1, 50)), st.integers(0, 3)), min_size=1
 )
@@ -131,34 +145,41 @@ def test_requests_are_read_as_they_were_written(tmp_path_factory, one, other):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "why"),
+    ("name", "changes", "why"),
     [
-        ("model_args", {"dim": 30, "layers": 1, "heads": 4, "hidden": 8}, "no multiple of twice"),
-        ("model_args", {"dim": 32, "layers": 1, "heads": 4}, "model_args.hidden"),
-        ("requests_per_s", 0, "requests_per_s"),
-        ("dataset", "sources", "dataset"),
-        ("slo_ms", {"ttft": 500}, "slo_ms.tpot"),
+        (SERVE, {"model_args": {"dim": 30, "layers": 1, "heads": 4, "hidden": 8}}, "no multiple"),
+        (SERVE, {"model_args": {"dim": 32, "layers": 1, "heads": 4}}, "model_args.hidden"),
+        (SERVE, {"requests_per_s": 0}, "requests_per_s"),
+        (SERVE, {"dataset": "sources"}, "dataset"),
+        (SERVE, {"slo_ms": {"ttft": 500}}, "slo_ms.tpot"),
+        (TRIGGERED, {"triggers": {"per_s": 0, "steps": 5}}, "triggers.per_s"),
+        (TRIGGERED, {"triggers": {"per_s": 1}}, "triggers.steps"),
+        ("own", {"triggers": {"per_s": 1, "steps": 5}}, "triggers: unknown key"),
     ],
 )
-def test_a_server_that_cannot_be_is_refused(tmp_path, key, value, why):
+def test_a_job_that_cannot_be_is_refused(tmp_path, name, changes, why):
+    script = {"kind": "command", "run": ["python", "a.py"], "batch_size": 1}
     path = tmp_path / "workloads.yaml"
-    path.write_text(yaml.safe_dump({"serve": TINY["tiny_serve"] | {key: value}}))
+    path.write_text(yaml.safe_dump({"job": TINY.get(name, script) | changes}))
     with pytest.raises(ConfigError, match=why):
         load_workloads(path)
 
 
+@pytest.mark.parametrize("both", [(SERVE, LEARN), (TRIGGERED, STEADY)])
 @pytest.mark.parametrize(
     ("methods", "more"),
     [
-        (["naive"], {"measure": {"kind": "completion"}, "work": dict.fromkeys(TINY, 9)}),
+        (["naive"], {"measure": {"kind": "completion"}, "work": True}),
         (["alone", "naive"], {"measure": {"kind": "interleaved"}}),
         (["streams"], {}),
     ],
 )
-def test_requests_wait_for_nobody(studio, methods, more):
-    studio.write(TINY, drill=study(mixes=[{"members": BOTH, "methods": methods} | more]))
+def test_what_comes_waits_for_nobody(studio, both, methods, more):
+    mix = {"members": dict.fromkeys(both, 1), "methods": methods} | more
+    mix |= {"work": dict.fromkeys(both, 9)} if "work" in more else {}
+    studio.write(TINY, drill=study(mixes=[mix]))
     run = studio.plan()
-    assert run.code and run.output.count("'tiny_serve'") == 1, run.output
+    assert run.code and run.output.count(f"'{both[0]}'") == 1, run.output
 
 
 # -- cells, of real training on the CPU ------------------------------------------------------------
@@ -166,12 +187,15 @@ def test_requests_wait_for_nobody(studio, methods, more):
 
 @pytest.fixture(scope="module")
 def served(module_studio):
-    """A server beside fine-tuning, and each alone; a server that cannot keep up."""
+    """A server beside fine-tuning, a job that is retrained beside a steady one, and each alone; a
+    server that cannot keep up.
+    """
     pytest.importorskip("torch")
     studio = module_studio()
     studio.settings = {"trainer": "models.train"}
     measure = {"kind": "window", "window_s": 2, "min_steps": 5, "warmup_s": 0.2, "settle_s": 0.2}
-    mixes = [{"members": BOTH, "methods": ["naive"]}]
+    pairs = [(SERVE, LEARN), (TRIGGERED, STEADY)]
+    mixes = [{"members": dict.fromkeys(pair, 1), "methods": ["naive"]} for pair in pairs]
     ladders = [{"workloads": ["swamped"], "counts": {1: ["naive"]}, "replicates": 2}]
     drill = study(mixes=mixes, ladders=ladders, measure=measure, cores_for=2)
     studio.write(TINY | SWAMPED, drill=drill)
@@ -181,7 +205,7 @@ def served(module_studio):
 
 
 def test_a_server_answers_what_arrives_beside_a_model_that_learns(served):
-    record = served.record("1x_tiny_lm_sources_b4+1x_tiny_serve/paper_step/naive/r1/a1")
+    record = served.record(f"{SERVED_MIX}/paper_step/naive/r1/a1")
     assert record["status"] == "completed"
     trained, server = record["members"]
     found = server["windows"]["window"]
@@ -212,18 +236,42 @@ def test_who_waits_at_the_end_is_told_of(served):
     assert not np.allclose(*arrivals, rtol=1e-3)
 
 
-def test_its_latencies_are_published_drawn_and_checked(served):
-    estimates = pd.read_csv(served.results / "estimates.csv").set_index("id")["value"]
-    mix = "1x_tiny_lm_sources_b4+1x_tiny_serve/paper_step/naive/tiny_serve"
-    assert estimates[f"p50_tpot_ms:{mix}"] > 0 and estimates[f"answered_share:{mix}"] > 0.9
-    assert estimates["p50_tpot_ms:1x_tiny_serve/paper_step/naive"] > 0
-    [folder] = served.results.glob("cells/*+*/*/*/*/*")
-    names = {p.relative_to(served.results).as_posix(): "" for p in folder.iterdir() if p.is_file()}
-    [attempt] = attempts(names)
-    record = json.loads((folder / "run.json").read_text())
-    digests = {name: file["sha256"] for name, file in record["files"].items()} | {"run.json": ""}
-    assert checks.examine(served.results, attempt, digests).wrong == []
-    record["members"][1]["windows"]["window"]["latency"]["p50_ttft_ms"] *= 1.01
-    (folder / "run.json").write_text(json.dumps(record))
-    [said] = checks.examine(served.results, attempt, digests).wrong
-    assert "latencies" in said
+def test_each_trigger_has_its_steps_and_its_delay_beside_a_job_that_trains_on(served):
+    cell = f"{RETRAINED_MIX}/paper_step/naive/r1/a1"
+    path, record = served.folder / served.path(cell), served.record(cell)
+    steady, triggered = sorted(record["members"], key=lambda m: m["workload"] == TRIGGERED)
+    assert record["status"] == "completed" and "stalled" not in record["flags"]
+    found = triggered["windows"]["window"]
+    assert found["latency"].keys() == DELAYS and not steady["windows"]["window"]["latency"]
+    assert found["drift"] is None  # its gaps are those of its triggers
+    ends = step_times.read(pq.read_table(path.with_name(step_times.FILE)))[triggered["member"]][0]
+    requests = latency.read(pq.read_table(path.with_name(latency.FILE)))[triggered["member"]]
+    trained, n = requests["token_ns"], requests["tokens"].sum()
+    asked = requests["at_ns"][:n]  # others came while it trained for the last, or was stopped
+    first, last = ends[: n * K : K], ends[K - 1 : n * K : K]
+    assert np.abs(trained - last).max() <= step_times.TICK_NS
+    assert (first + step_times.TICK_NS > asked).all()
+    assert (trained - asked > last - first - step_times.TICK_NS).all()
+    assert (np.diff(requests["at_ns"]) > 0).all()
+
+
+def test_latencies_and_what_others_lose_are_published_drawn_and_checked(served):
+    value = pd.read_csv(served.results / "estimates.csv").set_index("id")["value"]
+    mix, alone = f"{SERVED_MIX}/paper_step/naive/{SERVE}", "paper_step/naive"
+    assert value[f"p50_tpot_ms:{mix}"] > 0 and value[f"answered_share:{mix}"] > 0.9
+    assert value[f"p50_tpot_ms:1x_{SERVE}/{alone}"] > 0
+    mix = f"{RETRAINED_MIX}/paper_step/naive"
+    delays = [value[f"p{p}_e2el_ms:{mix}/{TRIGGERED}"] for p in (50, 95)]
+    assert 0 < delays[0] <= delays[1] and value[f"p95_e2el_ms:1x_{TRIGGERED}/{alone}"] > 0
+    assert value[f"slowdown:{mix}/{STEADY}"] > 0
+    assert set(pd.read_csv(served.results / "figures/retraining.csv")["job"]) == {TRIGGERED}
+    assert (served.results / "figures/retraining.png").exists()
+    for mix in (SERVED_MIX, RETRAINED_MIX):
+        folder = (served.folder / served.path(f"{mix}/paper_step/naive/r1/a1")).parent
+        assert served.wrong(folder) == []
+        record = json.loads((folder / "run.json").read_text())
+        latencies = record["members"][1]["windows"]["window"]["latency"]
+        latencies["p50_ttft_ms" if mix == SERVED_MIX else "p50_e2el_ms"] *= 1.01
+        (folder / "run.json").write_text(json.dumps(record))
+        [said] = served.wrong(folder)
+        assert "latencies" in said
