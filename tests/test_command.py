@@ -177,7 +177,7 @@ def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio, mon
     studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(studio.locks))
     with device_lock("cpu", {"pid": 1}, pytest.fail):
-        over = studio.snakemake("--until", "merge", config={"budget": "12s"})
+        over = studio.snakemake("--until", "merge", config={"budget": "4s"})
     assert "waiting for the CPU, held by pid 1" in over.output
     assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
     assert "1 cells are left for later (budget)" in over.output
@@ -370,7 +370,9 @@ def test_a_figure_that_there_are_no_data_for_any_more_goes(copied):
     listed = (folder / "index.csv").read_text()
     assert "serving,," in listed
     (folder / "index.csv").write_text(listed.replace("serving,,", "serving,A finding,"))
-    run = copied.snakemake("--forcerun", "draw", "--", "figures", config={"measure": "false"})
+    run = copied.snakemake(
+        "--forcerun", "draw", "--", f"results/drill/{INDEX}", config={"measure": "false"}
+    )
     assert run.code == 0, run.output
     assert not (folder / "serving.png").exists()
 

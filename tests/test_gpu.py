@@ -333,9 +333,3 @@ def test_the_child_holds_nothing_of_its_parents(child):
     # A driver has some of its own; what is anonymous or of a device has one name for all.
     same = {link for link in ours & its if not link.startswith(("/dev/", "anon_inode:"))}
     assert not same and "/dev/null" in its
-
-
-def test_nvidias_library_is_asked_in_three_rooms_only():
-    house = Path(gpu.__file__).parents[1]
-    asking = {path for path in house.rglob("*.py") if "pynvml" in path.read_text()}
-    assert {path.relative_to(house).parts[0] for path in asking} <= {"gpu", "sharing", "telemetry"}

@@ -9,23 +9,19 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
 from tests.lies import lies
-from tests.studio import PATIENCE, Running, Studio, study, until, workload
+from tests.studio import Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation import sharing
 from workflow.collocation.plan.duration import Estimates
-from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.task import member_specs
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.interleaved import Together
 from workflow.collocation.spec.grid import Cell, expand
@@ -258,47 +254,6 @@ def test_an_end_while_members_are_held_ends_the_cell_and_leaves_nothing(studio, 
     record = ended(studio, attempt, running)
     assert record["reason"].startswith(f"member {1 - first} (a), window: ended by signal 9")
     assert record["members"][first]["status"] == "completed" and not record["windows"]
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_member_that_is_held_uses_no_cpu_and_stops_when_told(tmp_path, data, device):
-    """Torch's, with all its threads: it replicates, and does not look again and again."""
-    environment = {"CUDA_VISIBLE_DEVICES": real_gpu().uuid} if device == "cuda" else {}
-    [ready] = data.glob("prepared/digits-*/manifest.json")
-    tiny = VisionWorkload(**WORKLOADS["a"] | {"model": "test_resnet", "model_args": {}})
-    spec = planned()[0].spec
-    member = spec.members[0].model_copy(update={"job": tiny})
-    spec = spec.model_copy(update={"members": (member,)})
-    datasets = {"digits": {"path": str(ready.parent)}}
-    cores = [sorted(os.sched_getaffinity(0))]
-    [told] = member_specs(spec, device, cores, [environment], datasets, tmp_path, 1)
-    with Server(tmp_path / "server.log") as server:
-        server.start([told], tmp_path / "member.log")
-
-        def after(command: str | None, wanted: str) -> dict:
-            """The event that comes of a command."""
-            if command:
-                server.send(0, command)
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
-                for event in server.wait(1):
-                    assert event["event"] != "error", event
-                    if event["event"] == wanted:
-                        return event
-            raise AssertionError(wanted)
-
-        member = psutil.Process(after(None, "built")["pid"])
-        for command, event in {"autotune": "autotuned", "warm": "warm", "go": "started"}.items():
-            after(command, event)
-        for _ in range(2):
-            held = after("hold", "held")
-            time.sleep(0.5)  # until the threads of its last step have gone to sleep
-            before = sum(member.cpu_times()[:2])
-            time.sleep(1)
-            assert sum(member.cpu_times()[:2]) - before < 0.05
-            after("resume", "progress")
-        after("hold", "held")
-        assert after("stop", "stopped")["steps"] > held["steps"]
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

@@ -201,19 +201,23 @@ def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
     assert told["given_up"].read_text() == "others have it"
 
 
+@pytest.mark.parametrize("needs_gpu", [False, True])
 @pytest.mark.parametrize("in_set_up", [False, True])
-def test_a_driver_that_falls_silent_spends_no_attempt(cell, method, tmp_path, in_set_up):
+def test_a_driver_that_falls_silent_spends_no_attempt_of_a_gpus_cell(
+    cell, method, tmp_path, in_set_up, needs_gpu
+):
     silent = Silent("the NVIDIA driver does not answer")
     if in_set_up:
         method.on_enter = silent
     else:
         method.refusal = Mock(side_effect=silent)
     prepared = cell(given_up=tmp_path / "given_up")
-    prepared.task = prepared.task.model_copy(update={"needs_gpu": True})
+    prepared.task = prepared.task.model_copy(update={"needs_gpu": needs_gpu})
     prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None)
     record = prepared.record()
-    assert ending(record) == ("postponed", None, "the NVIDIA driver does not answer")
-    assert prepared.task.ended == record.reason
+    how = ("postponed", None) if needs_gpu else ("failed", "setup")
+    assert ending(record) == (*how, "the NVIDIA driver does not answer")
+    assert prepared.task.ended == (record.reason if needs_gpu else None)
 
 
 # -- where nothing is measured ---------------------------------------------------------------------
