@@ -14,8 +14,10 @@ from tests.studio import REPOSITORY, Studio
 from workflow.collocation import gpu
 
 # Modules by what they take, longest first; of the others it does not matter.
-LONG = ("test_drills", "test_command", "test_faults", "test_steps_that_fail", "test_script")
-LONG += ("test_job_advice", "test_several", "test_release", "test_simulation", "test_telemetry")
+LONG = ("test_command", "test_job_advice", "test_drills", "test_release", "test_counter")
+LONG += ("test_serving", "test_bench", "test_steps_that_fail", "test_simulation", "test_faults")
+LONG += ("test_script", "test_telemetry", "test_interleaved", "test_terminal", "test_figures")
+LONG += ("test_intervals", "test_gract_lines", "test_run", "test_streams", "test_speech")
 
 
 # The same examples each time, without a deadline: the machine may be busy.

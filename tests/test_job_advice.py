@@ -26,7 +26,7 @@ from analysis.job_advice.request import Request
 from analysis.predict import Prediction
 from analysis.recipes import KEYS
 from tests.fakes import machine
-from tests.studio import until, workload
+from tests.studio import REPOSITORY, until, workload
 from workflow.collocation import gpu
 
 SHARES = {"gract": 0.5, "smact": 0.2}
@@ -95,6 +95,7 @@ def place(tmp_path, monkeypatch):
         ({}, {"memory_gb": 41.0}, {"naive": 4, "mps": 4}),
         ({}, {"memory_gb": 40.9}, {"naive": 3, "mps": 3}),
         ({"card": "CPU", "card_gb": 0.0, "memory_gb": 0.0, "shares": {}}, {}, {"naive": 8}),
+        ({"card": "NVIDIA GB10", "card_gb": 0.0}, {}, {"naive": 8, "mps": 8}),  # tells no memory
     ],
 )
 def test_sets_are_those_that_memory_has_room_for(of, bounds, most):
@@ -143,6 +144,7 @@ def test_the_set_to_measure_and_its_rival(sets, slowdown, best, rival):
         ({}, [(4, "mps"), (5, "naive")], False),
         ({}, [(4, "mps"), (8, "mps")], True),  # one is part of the other
         ({"card": "CPU", "card_gb": 0.0}, [(8, "naive"), (48, "naive")], True),
+        ({"card": "NVIDIA GB10", "card_gb": 0.0}, [(8, "naive"), (8, "mps")], True),
     ],
 )
 def test_sets_that_take_turns_fit_on_the_card_at_once(of, sets, held):
@@ -198,6 +200,7 @@ class Measurer:
         (SHARES, [], [measured(2, "naive", 1.3, 1.6, low=0.9)], "^Undecided: 2 as separate"),
         (SHARES, [], [measured(2, "naive", 1.05, 1.9)], r"^One at a time: 2 as .* STP of 1\.05"),
         (SHARES, ["--slowdown", "1.2"], [measured(2, "mps", 1.5, 1.3)], "^One at a time"),
+        (SHARES, ["--slowdown", "1.2"], [measured(4, "mps", 2.5, 1.6)], "bounds; .* MAX=3"),
         (SHARES, ["--memory", "15"], [], "^One at a time: no set respects the bounds"),
         (SHARES, ["--no-verify"], [], r"^Predicted: run \d under MPS, STP \d.* Not measured"),
         (FULL, ["--no-verify"], [], r"^One at a time: predicted STP .* Not measured"),
@@ -222,6 +225,13 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
     told = json.loads((place / "study" / "advice.json").read_text())
     one = "One at a time" in out or "Undecided" in out
     assert told["jobs"] == 1 if one else told["jobs"] > 1
+
+
+@pytest.mark.parametrize(("stp", "high", "jobs"), [(1.02, 1.08, 1), (0.9, 1.2, 1), (1.5, 1.7, 4)])
+def test_what_is_predicted_to_gain_nothing_is_not_advised(stp, high, jobs):
+    chosen = Option(4, "mps", 41.0, Prediction(stp, stp - 0.1, high, 0.1, "gaps"))
+    told = command.Answer(asked(), job(), [chosen], chosen, [], Path("f")).as_json()
+    assert told["jobs"] == jobs and told["verdict"].startswith("One" if jobs == 1 else "Predicted")
 
 
 # -- what is asked ---------------------------------------------------------------------------------
@@ -282,18 +292,37 @@ def test_the_same_question_has_the_same_study(place):
     ]
 
 
-@pytest.mark.parametrize("line", ["cd x && python train.py", "FOO=1 python train.py", "a | b"])
+SHELL = ["cd x && python train.py", "FOO=1 python train.py", "a | b"]
+SHELL += ["python train.py --data ~/x", "python train.py data/*.txt"]
+
+
+@pytest.mark.parametrize("line", SHELL)
 def test_a_line_that_a_shell_understands_goes_to_one(place, line):
     assert read(run=line).words == ["bash", "-c", line]
 
 
 def test_a_program_is_that_of_the_shell(place, monkeypatch):
+    assert read(run="python train.py a~b").words[1:] == ["train.py", "a~b"]
     assert read(run="python train.py 'a b'").words == [sys.executable, "train.py", "a b"]
     monkeypatch.setenv("VIRTUAL_ENV", "/theirs")
     (place / "python").write_text("")
     (place / "python").chmod(0o755)
     monkeypatch.setenv("PATH", str(place))
     assert read(run="python train.py").words == [str(place / "python"), "train.py"]
+
+
+@pytest.mark.parametrize("target", ["advise", "recipe"])
+def test_make_passes_a_command_as_it_was_typed_and_no_option_to_the_script(target, tmp_path):
+    shown = tmp_path / "shown"
+    shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "environment ${JSON-} ${BUDGET-}"\n')
+    shown.chmod(0o755)
+    make = ["make", "-s", f"PYTHON={shown}", "VENV=", target, "JSON=1", "BUDGET=60s"]
+    make += ["RUN=python train.py $HOME 'a b'", "STEPS=step (?P<step>\\d+)$"]
+    run = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    *words, environment = run.stdout.splitlines()
+    assert environment.split() == ["environment"]
+    assert words[words.index("--run") + 1] == "python train.py $HOME 'a b'"
+    assert target == "recipe" or words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -397,16 +426,31 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     assert not main(["recipe", "--advice", str(file)]) and "on a CPU" in capsys.readouterr().out
 
 
-def test_under_mps(studio):  # so short that a socket's path holds it
-    """Sets are predicted and measured within bounds, on a stand-in whose members sleep."""
-    studio.with_card()
+@pytest.fixture(scope="module", autouse=True)
+def asked_for_a_gpu(request, module_studio):
+    """The command for a job on a stand-in whose members sleep: it waits most of the time, so it is
+    started before the other tests. Its studio, words and process.
+    """
+    if not any("begun" in item.fixturenames for item in request.session.items):
+        return None
+    studio = module_studio().with_card()  # whose path is so short that a socket's holds it
     machine.does(studio.card, gract=0.5, smact=0.2, drama=0.1, power=300.0)
     (studio.folder / "config").mkdir()
     catalogue = yaml.safe_dump({"toy": workload(memory_mb=1000, step_s=0.02)})
     (studio.folder / "config" / "workloads.yaml").write_text(catalogue)
     settings = f"trainer=tests.torchfree source=synthetic data={studio.data}"
     words = ["--job", "toy", "--budget", "90s", "--slowdown", "1.15", "--config", settings]
-    code, out, err = advise(studio, *words)
+    return studio, words, start(studio, *words)
+
+
+@pytest.fixture
+def begun(asked_for_a_gpu):
+    return asked_for_a_gpu
+
+
+def test_sets_under_mps_are_predicted_and_measured_within_bounds(begun):
+    studio, words, process = begun
+    code, out, err = ended(process)
     assert code == 0, err
     assert re.search("^toy on NVIDIA H200", out) and len(out.splitlines()) <= 15
     assert re.search(r"alone .*GRACT 0\.50, SMACT 0\.20, DRAMA 0\.10, .* GB, .* J a sample", out)

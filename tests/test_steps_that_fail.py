@@ -103,23 +103,6 @@ def test_records_of_another_version_are_not_measured_again(measured, tmp_path):
     assert len(studio.records()) == 2
 
 
-@pytest.mark.parametrize(
-    ("settings", "study_file", "said"),
-    [
-        ({"results": "gs:there"}, None, "results: "),
-        ({"data": "br{ace}"}, None, "data: "),
-        ({}, b"a: " + b"[" * 20_000, "studies/drill.yaml: "),
-    ],
-    ids=["remote", "braces", "too deep"],
-)
-def test_config_that_cannot_be_is_one_line(studio, settings, study_file, said):
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
-    if study_file:
-        (studio.folder / "studies/drill.yaml").write_bytes(study_file)
-    run = studio.plan(config=settings)
-    assert run.code == 2 and said in run.output and len(run.output.splitlines()) == 1, run.output
-
-
 def test_a_tilde_is_the_home_folder_and_an_unknown_target_is_told(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
     home = studio.folder / "home"

@@ -157,6 +157,7 @@ def test_a_study_or_a_file_that_is_not_there(tmp_path):
         ("ladders: [1,\nmixes: 2\n", ["line 3", "not valid YAML: ", "expected ','"]),
         ("description: !!python/name:os.system\n", ["line 1", "not valid YAML: "]),
         ("a: \0", ["not valid YAML: "]),
+        ("a: " + "[" * 20_000, [""]),
         ("", ["valid dictionary", "got None"]),
     ],
 )
@@ -301,6 +302,7 @@ def test_a_pattern_cannot_tell_when_work_is_done(load):
         ({"source": "fake"}, ["source: ", "'auto', 'real' or 'synthetic', got 'fake'"]),
         ({"budget": "soon"}, ["budget: ", "pattern", "[smh]", "got 'soon'"]),
         ({"results": "a{b}"}, ["results: ", "[^{}:]"]),
+        ({"data": "gs:there"}, ["data: ", "[^{}:]"]),
         ({"gpu": 1.5}, ["gpu", "got 1.5"]),
         ({"timeout": {"biuld": 3}}, ["timeout.biuld: ", "'build'", "'stop'"]),
     ],
