@@ -49,9 +49,9 @@ def test_a_watcher_is_started_for_half_of_the_segments_and_one_that_ends_counts_
     data, tmp_path, monkeypatch
 ):
     """Somebody's command; the cell has no sampler of its own."""
-    monkeypatch.setattr(watching, "SEGMENT_S", 1.0)
-    monkeypatch.setattr(watching, "SETTLE_S", 0.3)
-    cell = cells.cell_of(bench.CPU_CASES["naive1"], 5)
+    monkeypatch.setattr(watching, "SEGMENT_S", 0.4)
+    monkeypatch.setattr(watching, "SETTLE_S", 0.1)
+    cell = cells.cell_of(bench.CPU_CASES["naive1"], 2)
     ready = cells.prepare(cell, data)
     log = tmp_path / "log"
     code = "import os, sys, time\nprint(os.getpid(), file=open(sys.argv[1], 'a'))\ntime.sleep(99)"

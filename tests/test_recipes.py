@@ -88,7 +88,10 @@ def started(place: Path, method: str, how: str, change=lambda text: text, jobs=2
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # A shell's background jobs have SIGINT ignored, and those of nohup SIGHUP.
+        preexec_fn=lambda: [
+            signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGHUP)
+        ],
     )
     try:
         yield process
