@@ -188,15 +188,17 @@ def test_cells_of_one_process(studio):
         },
     ]
     studio.with_card().write(WORKLOADS, drill=study(ladders=ladders, measure=WINDOW))
-    run = studio.measure()
+    cells = [
+        "2x_a/paper_step/streams/r1/a1",
+        "3x_a--interleaved/paper_step/alone-naive-mps-2xstreams-streams/r1/a1",
+    ]
+    run = studio.measure(*cells)
     assert run.code == 0, run.output
-    records = studio.records()
-    own = records["2x_a/paper_step/streams/r1/a1"]
+    own, turns = map(studio.record, cells)
     assert own["status"] == "completed" and own["method"]["verified"] is True
     assert len({member["pid"] for member in own["members"]}) == 1
     proof = own["method"]["evidence"]["end"]
     assert len(proof["members"]) == 1 and len(set(proof["streams"].values())) == 2
-    [turns] = [record for name, record in records.items() if "interleaved" in name]
     assert turns["status"] == "completed", turns["reason"]
     assert turns["method"]["verified"] is True
     assert len({member["pid"] for member in turns["members"][-3:]}) == 1
@@ -209,8 +211,9 @@ def test_a_job_that_fails_leaves_the_others_of_its_process(studio):
     """What a death does, and what hurts the GPU: tests/test_faults.py."""
     mixes = [{"members": {"errs": 1, "a": 1}, "methods": ["streams"]}]
     studio.with_card().write(WORKLOADS, drill=study(mixes=mixes, measure=WINDOW))
-    run = studio.measure()
-    [record] = [r for name, r in studio.records().items() if "/streams/" in name]
+    cell = "1x_a+1x_errs/paper_step/streams/r1/a1"
+    run = studio.measure(cell)
+    record = studio.record(cell)
     assert record["status"] == "failed", run.output
     assert "errs), window: PhaseError" in record["reason"]
     assert {m["workload"]: m["status"] for m in record["members"]} == {
