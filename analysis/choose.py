@@ -54,11 +54,12 @@ def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
     said = f"Measured on {'a CPU, no GPU' if on_cpu(estimates) else 'a GPU'}"
     machines = ", ".join([*hardware(estimates), f"{hosts.value:.0f} host"])
     said += f" ({machines}{'' if hosts.value == 1 else 's'})"
+    apart = "sets in windows"
     if window:
         same = labels.number(window.low) == labels.number(window.high)
         spelt = labels.number(window.value, window.unit) if same else labels.span(window)
-        said += f", in windows of {spelt}"
-    often = ((sets, "each set"), (turns, "each cell of sets that take turns"))
+        apart += f" of {spelt}"
+    often = ((turns, "sets that take turns in a cell"), (sets, apart))
     said += f": {', and '.join(f'{what} {_times(e)}' for e, what in often if e)}. "
     known = (estimates["host"].ne("") & estimates["spread"].ne(NONE)).any()
     if on_cpu(estimates):

@@ -50,12 +50,12 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     title = "What sharing gains, against the SMACT of one job"
     if len(idle := largest[largest["smact"] < LOW]) > 1:
         gain = labels.range_of(idle["value"])
-        title = f"Jobs below {100 * LOW:.0f} % SMACT alone gain {gain} times"
+        title = f"The largest sets of jobs below {100 * LOW:.0f} % SMACT alone gain {gain} times"
     return Drawing(title, gains, drawn)
 
 
 @figure(
-    "Throughput gain (STP) against the slowdown of the slowest job, from one job alone to the "
+    "Throughput gain (STP) against the slowdown of the slowest job, up to the "
     "largest set; both are relative to one such job alone. Solid: under MPS, dashed: separate "
     "processes, dotted: on CUDA streams."
 )

@@ -171,10 +171,15 @@ def percent(axes: Axes) -> None:
 
 
 def thousands(axes: Axes) -> None:
-    """The y axis has plain numbers, thousands as k."""
-    text = "{:g}".format
-    formatter = FuncFormatter(lambda v, _: f"{text(v / 1000)}k" if abs(v) >= 10_000 else text(v))
-    axes.yaxis.set_major_formatter(formatter)
+    """The y axis has plain numbers, thousands as k, millions as M."""
+
+    def spelt(value: float, _: int) -> str:
+        for least, unit, sign in ((1_000_000, 1_000_000, "M"), (10_000, 1000, "k")):
+            if abs(value) >= least:
+                return f"{value / unit:g}{sign}"
+        return f"{value:g}"
+
+    axes.yaxis.set_major_formatter(FuncFormatter(spelt))
 
 
 def save(figure: Figure, title: str, caption: str, outputs: Sequence[Path]) -> None:

@@ -79,5 +79,5 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     found = [table.get(estimates, "count", name=name) for name in ("cv_alone", "cv_together")]
     if all(found):
         one, sets = (f"{100 * e.value:.1f} %" for e in found)
-        title = f"Throughput repeats within {one} alone, {sets} in sets"
+        title = f"Throughput repeats within {one} alone, {sets} in sets (medians)"
     return Drawing(title, shown, drawn)
