@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -92,26 +93,38 @@ STUDIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Draws a study by the command, once; gives its folder."""
+
+    @cache
+    def draw(name: str):
+        folder = tmp_path_factory.mktemp("drawn")
+        written(folder, STUDIES[name][0])
+        (folder / "figures").mkdir()
+        for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
+            (folder / f"figures/memory.{ending}").write_text("old")
+        assert analysis(["figures", "--folder", str(folder)]) == 0
+        return folder
+
+    return draw
+
+
 @pytest.mark.parametrize("name", STUDIES)
-def test_figures_with_data_are_drawn_and_show_the_estimates(name, tmp_path):
-    rows, expected = STUDIES[name]
-    written(tmp_path, rows)
-    (tmp_path / "figures").mkdir()
-    for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
-        (tmp_path / f"figures/memory.{ending}").write_text("old")
-    assert analysis(["figures", "--folder", str(tmp_path)]) == 0
-    with (tmp_path / INDEX).open(encoding="utf-8", newline="") as file:
+def test_figures_with_data_are_drawn_and_show_the_estimates(name, drawn):
+    (_, expected), folder = STUDIES[name], drawn(name)
+    with (folder / INDEX).open(encoding="utf-8", newline="") as file:
         listed = {row["figure"]: row for row in csv.DictReader(file)}
     assert listed.keys() == ALL == registered().keys()
     assert {name for name, row in listed.items() if row["title"]} == expected
     for ending in ("csv", "png", "pdf", "svg"):
-        there = {path.stem for path in (tmp_path / "figures").glob(f"*.{ending}")} - {"index"}
+        there = {path.stem for path in (folder / "figures").glob(f"*.{ending}")} - {"index"}
         assert there == expected
     for row in listed.values():
         assert len(row["title"].split()) <= 12 and row["caption"].endswith((".", ")"))
-    found = table.read(tmp_path / "estimates.parquet") if expected else None
+    found = table.read(folder / "estimates.parquet") if expected else None
     for name in expected:
-        for row in pd.read_csv(tmp_path / f"figures/{name}.csv").itertuples():
+        for row in pd.read_csv(folder / f"figures/{name}.csv").itertuples():
             e = table.at(found, row.id)
             for column in ("value", "low", "high"):
                 ours, theirs = getattr(e, column), getattr(row, column)
@@ -124,44 +137,37 @@ def xy(axes) -> list[tuple[float, float]]:
     return [tuple(point) for line in marked for point in line.get_xydata()]
 
 
-@pytest.mark.parametrize(
-    ("name", "x", "y"),
-    [
-        ("gain_against_slowdown", "value_beside", "value"),
-        ("where_to_share", "smact", "value"),
-        ("gain_against_gract", "gract", "value"),
-        ("memory", "jobs", "value"),
-        ("mps_over_separate", "value", None),
-        ("gaps_and_overlap", "value", None),
-        ("repeatability", "value", None),
-        ("serving", "value", "y"),
-        ("retraining", "value", "y"),
-    ],
-)
-def test_marks_are_where_the_data_are(name, x, y, tmp_path):
-    written(tmp_path, STUDIES["whole"][0])
+MARKS = {  # figure → columns of where its marks are; no y: one below the other
+    "gain_against_slowdown": ("value_beside", "value"),
+    "where_to_share": ("smact", "value"),
+    "gain_against_gract": ("gract", "value"),
+    "memory": ("jobs", "value"),
+    "mps_over_separate": ("value", None),
+    "gaps_and_overlap": ("value", None),
+    "repeatability": ("value", None),
+    "serving": ("value", "y"),
+    "retraining": ("value", "y"),
+}
+
+
+@pytest.mark.parametrize("name", registered())
+def test_marks_are_where_the_data_are_text_is_legible_and_the_same_data_give_the_same_bytes(
+    name, drawn, tmp_path
+):
+    folder, (caption, function) = drawn("whole"), registered()[name]
     with style.context():
-        drawing = registered()[name][1](table.read(tmp_path / "estimates.parquet"))
-    places = drawing.data[y] if y else range(len(drawing.data))
+        drawing = function(table.read(folder / "estimates.parquet"))
+        style.save(drawing.figure, drawing.title, caption, [tmp_path / "again.pdf"])
+        box = drawing.figure.bbox.padded(1)
+        names = [text for _, text in getattr(drawing.figure, "names", [])]
+        for text in [*drawing.figure.texts, *names]:
+            extent = text.get_window_extent(drawing.figure.canvas.get_renderer())
+            assert text.get_fontsize() >= style.SMALL == 7
+            assert box.x0 <= extent.x0 and extent.x1 <= box.x1, text.get_text()
+            assert box.y0 <= extent.y0 and extent.y1 <= box.y1, text.get_text()
+    assert (tmp_path / "again.pdf").read_bytes() == (folder / f"figures/{name}.pdf").read_bytes()
+    x, y = MARKS.get(name, (None, None))
     marks = xy(drawing.figure.axes[0])
-    for point in zip(drawing.data[x], places, strict=True):
+    places = drawing.data[y] if y else range(len(drawing.data))
+    for point in zip(drawing.data[x], places, strict=True) if x else ():
         assert any(point == pytest.approx(mark) for mark in marks), (point, marks)
-
-
-def test_all_text_is_legible_inside_the_picture_and_the_same_data_give_the_same_bytes(tmp_path):
-    written(tmp_path, STUDIES["whole"][0])
-    found = table.read(tmp_path / "estimates.parquet")
-    with style.context():
-        for name, (caption, function) in registered().items():
-            pictures = [tmp_path / f"{folder}/{name}.pdf" for folder in "ab"]
-            for picture in pictures:
-                drawing = function(found)
-                style.save(drawing.figure, drawing.title, caption, [picture])
-            assert pictures[0].read_bytes() == pictures[1].read_bytes()
-            box = drawing.figure.bbox.padded(1)
-            names = [text for _, text in getattr(drawing.figure, "names", [])]
-            for text in [*drawing.figure.texts, *names]:
-                extent = text.get_window_extent(drawing.figure.canvas.get_renderer())
-                assert text.get_fontsize() >= style.SMALL == 7
-                assert box.x0 <= extent.x0 and extent.x1 <= box.x1, (name, text.get_text())
-                assert box.y0 <= extent.y0 and extent.y1 <= box.y1, (name, text.get_text())
