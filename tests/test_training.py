@@ -26,9 +26,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(0, 1), (1, 3)])
-def test_files_are_read_ahead_over_the_end_of_a_pass(monkeypatch, workers, ahead):
-    # A worker looks every five seconds whether it is still wanted, and its loader waits for it.
-    monkeypatch.setattr("torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL", 0.1)
+def test_files_are_read_ahead_over_the_end_of_a_pass(workers, ahead):
     (heard, told), each = os.pipe(), [4, 4]
 
     class Data(torch.utils.data.Dataset):
