@@ -40,9 +40,12 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
         lines.append("  " + "  ".join(spelt).rstrip())
     lines += [f"  {choose.TURNED}"] * bool(turned)
     if advice.missing:
-        name = "{0.jobs} {1} ({2})".format
-        absent = (name(e, labels.method(e.method), labels.status(e.status)) for e in advice.missing)
-        lines.append(f"  No numbers: {', '.join(absent)}.")
+        why = {"completed": "not in one cell with the job alone"}
+        absent = (
+            f"{e.jobs} {labels.method(e.method)} ({why.get(e.status) or labels.status(e.status)})"
+            for e in advice.missing
+        )
+        lines.append(f"  No gain known: {', '.join(absent)}.")
     return "\n".join(lines)
 
 
