@@ -30,8 +30,8 @@ ABOUT = {
         NO_GAPS: f"sets whose every member has GRACT alone >= {NO_GAPS_FROM}",
         GAPS: "all other sets",
     },
-    "fit": f"least squares on log STP, soft L1 with scale {SCALE}; a k for each group, one p for "
-    "all (a p for each did not predict better)",
+    "fit": f"least squares on log STP, soft L1 with scale {SCALE}; k and p for each group (one p "
+    "for all predicted jobs left out worse)",
     "errors": "|measured / predicted - 1| of sets, by a fit that has seen none of their jobs; "
     "median and 90 % quantile",
     "unseen": "the same of jobs that nothing was fitted to, predictor_unseen.csv; their 90 % "
@@ -48,14 +48,14 @@ def fitted(sets: Sequence[Measured]) -> dict[tuple[str, str], tuple[float, float
     stp = np.log([each.stp for each in sets])
 
     def off(logs: np.ndarray) -> np.ndarray:
-        *k, p = np.exp(logs)
-        return np.log(form(n, x, np.array(k)[group], p)) - stp
+        k, p = np.exp(logs).reshape(2, -1)
+        return np.log(form(n, x, k[group], p[group])) - stp
 
-    start = [*np.zeros(len(GROUPS)), np.log(5)]
+    start = [*np.zeros(len(GROUPS)), *np.full(len(GROUPS), np.log(5))]
     exact = dict.fromkeys(("ftol", "xtol", "gtol"), 1e-12)  # so that all machines agree
     found = least_squares(off, start, bounds=(-3, 4), loss="soft_l1", f_scale=SCALE, **exact)
-    *k, p = np.exp(found.x)
-    return {each: (float(k[i]), float(p)) for i, each in enumerate(GROUPS)}
+    k, p = np.exp(found.x).reshape(2, -1)
+    return {each: (float(k[i]), float(p[i])) for i, each in enumerate(GROUPS)}
 
 
 def left_out(sets: Sequence[Measured]) -> np.ndarray:

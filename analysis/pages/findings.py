@@ -1,10 +1,15 @@
-"""How hosts differ, for README and docs/results.md: within a study, and from those of another."""
+"""For README and docs/results.md: how hosts differ, within a study and from those of another, and
+what a crowd of jobs gains.
+"""
 
 import pandas as pd
 
 from analysis import estimates as table
 from analysis.estimates import PREDICTION
+from analysis.figures import select
 from workflow.collocation.spec.names import PAPER_IMPLEMENTATION
+
+CROWD = 7
 
 
 def apart(estimates: pd.DataFrame) -> float:
@@ -24,3 +29,13 @@ def beside(estimates: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     found = table.of(other, "stp", host="*", **of)
     found = found.merge(own[[*place, "value", "low", "high"]], on=place, suffixes=("", "_own"))
     return found.assign(inside=found["value"].between(found["low_own"], found["high_own"]))
+
+
+def crowded(estimates: pd.DataFrame) -> pd.Series:
+    """STP times SMACT of one job alone, of the sets of seven or more jobs alike under MPS."""
+    gains = select.copies(estimates, "stp", method="mps")
+    gains = gains[gains["jobs"] >= CROWD]
+    alone = select.copies(estimates, "smact", method="naive")
+    alone = alone[(alone["jobs"] == 1)].set_index(["workload", "implementation"])["value"]
+    keys = list(zip(gains["workload"], gains["implementation"], strict=True))
+    return pd.Series(gains["value"].to_numpy() * alone.reindex(keys).to_numpy()).dropna()
