@@ -48,6 +48,16 @@ def beside(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.Dat
                       on=PLACE, suffixes=("", "_beside"))  # fmt: skip
 
 
+def with_alone(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Rows of `copies` of which this quantity of one such job alone is known: in a column of its
+    name.
+    """
+    alone = copies(estimates, quantity, method="naive")
+    alone = alone[alone["jobs"] == 1].set_index(["workload", "implementation"])["value"]
+    keys = list(zip(rows["workload"], rows["implementation"], strict=True))
+    return rows.assign(**{quantity: alone.reindex(keys).to_numpy()}).dropna(subset=quantity)
+
+
 def largest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Of each of these the set with the most jobs."""
     return rows.loc[rows.groupby(by)["jobs"].idxmax()]

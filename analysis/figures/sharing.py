@@ -21,12 +21,8 @@ LOW = 0.5  # SMACT of a job alone: below, it leaves most SMs without work
 )
 def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
-    gains = select.copies(estimates, "stp", method="mps")
-    smact = select.copies(estimates, "smact", method="naive")
-    smact = smact[smact["jobs"] == 1].set_index(["workload", "implementation"])["value"]
-    keys = list(zip(gains["workload"], gains["implementation"], strict=True))
-    gains = gains.assign(smact=smact.reindex(keys).to_numpy())
-    gains = gains[(gains["jobs"] > 1) & gains["smact"].notna()]
+    gains = select.with_alone(select.copies(estimates, "stp", method="mps"), estimates, "smact")
+    gains = gains[gains["jobs"] > 1]
     if gains.empty:
         return None
     drawn, axes = style.panel(3.6)

@@ -19,23 +19,22 @@ def apart(estimates: pd.DataFrame) -> float:
     return float((rates.max() / rates.min()).max() - 1)
 
 
-def beside(estimates: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+def on_hosts_of(estimates: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Gains of sets in the paper's style on each host of another study, beside this study's number
     and interval of a new host: value, value_own, inside.
     """
-    of, place = {"window": "", "job": ""}, ["scenario", "implementation", "method"]
+    of = {"window": "", "job": ""}
     own = table.of(estimates, "stp", implementation=PAPER_IMPLEMENTATION, **of)
     own = own[(own["jobs"] > 1) & (own["spread"] == PREDICTION)]
     found = table.of(other, "stp", host="*", **of)
-    found = found.merge(own[[*place, "value", "low", "high"]], on=place, suffixes=("", "_own"))
+    found = found.merge(
+        own[[*select.PLACE, "value", "low", "high"]], on=select.PLACE, suffixes=("", "_own")
+    )
     return found.assign(inside=found["value"].between(found["low_own"], found["high_own"]))
 
 
 def crowded(estimates: pd.DataFrame) -> pd.Series:
     """STP times SMACT of one job alone, of the sets of seven or more jobs alike under MPS."""
-    gains = select.copies(estimates, "stp", method="mps")
+    gains = select.with_alone(select.copies(estimates, "stp", method="mps"), estimates, "smact")
     gains = gains[gains["jobs"] >= CROWD]
-    alone = select.copies(estimates, "smact", method="naive")
-    alone = alone[(alone["jobs"] == 1)].set_index(["workload", "implementation"])["value"]
-    keys = list(zip(gains["workload"], gains["implementation"], strict=True))
-    return pd.Series(gains["value"].to_numpy() * alone.reindex(keys).to_numpy()).dropna()
+    return gains["value"] * gains["smact"]

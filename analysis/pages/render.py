@@ -69,7 +69,9 @@ class Study:
                 self.figures = {row["figure"]: row for row in csv.DictReader(file)}
 
     def beside(self, name: str) -> Study:
-        """Another study of the same folder."""
+        """Another study of the same folder; without a name, this one."""
+        if not name:
+            return self
         if name not in self._beside:
             self._beside[name] = Study(self.folder.parent / name, self.rules_file)
         return self._beside[name]
@@ -87,14 +89,13 @@ class Study:
             """It spells a row, or the number of an id: of this study, or of one beside it."""
 
             def of(e: object, study: str = "") -> str:
-                at = self.beside(study) if study else self
-                return spell(at.number(e) if isinstance(e, str) else e)
+                return spell(self.beside(study).number(e) if isinstance(e, str) else e)
 
             return of
 
         def count(name: str, study: str = "") -> str:
-            at = self.beside(study) if study else self
-            return spelling.count(estimates.get(at.estimates, "count", name=name))
+            found = self.beside(study).estimates
+            return spelling.count(estimates.get(found, "count", name=name))
 
         def between(quantity: str, **where: str) -> str:
             """The lowest and the highest of a quantity's numbers of several jobs."""
