@@ -36,6 +36,8 @@ CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
 CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
 REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
+PREDICTOR = f"{CONFIG}/predictor.yaml"
+GIVEN = [REPORTED, CLAIMS, PREDICTOR]
 # Of what merges, estimates, draws and writes: results of other code are made anew.
 ANALYSIS = source_digest.digest()
 ESTIMATES = f"{STUDY}/estimates.parquet"
@@ -66,9 +68,7 @@ onstart:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
         if not said:
-            jobs.mend_clock(
-                [*SESSION.measured, *SESSION.datasets.ready_files(), REPORTED, CLAIMS]
-            )
+            jobs.mend_clock([*SESSION.measured, *SESSION.datasets.ready_files(), *GIVEN])
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
             warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None

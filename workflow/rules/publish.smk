@@ -70,6 +70,7 @@ rule estimate:
         runs=rules.merge.output.runs,
         reported=REPORTED,
         claims=CLAIMS,
+        predictor=PREDICTOR,
         bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
     output:
         estimates=ESTIMATES,
