@@ -7,17 +7,17 @@
 # make report    Snakemake's report of what is there: report.html and report.zip in the study's folder
 # make advise    how many of your job to run on one GPU, by which method: measures it for three minutes.
 #                RUN="python train.py --lr 0.1" FOLDER=where it runs, or JOB=name of the catalogue, or MODEL=resnet50
-#                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1 FIRST_STEP=120. With STUDY=h200: from what it measured
+#                BATCH=64; SLOWDOWN=2 MEMORY=80 MAX=8 BUDGET=3m VERIFY=0 JSON=1 FIRST_STEP=120. With STUDY=ladder: from what it measured
 # make recipe    a script that starts a set: ADVICE=results/advise-x/advice.json > start.sh, or
 #                JOBS=4 METHOD=mps (or separate) CORES=2 RUN="python train.py"; SYSTEM=slurm
-# make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=h200
+# make explain   the cells and the arithmetic behind a published number: ID=stp:... STUDY=ladder
 # make compare   two studies side by side: A=results/x B=results/y; OUT: another folder
-# make verify    do the published numbers follow from the raw files? STUDY=h200; by default all studies that ship
+# make verify    do the published numbers follow from the raw files? STUDY=ladder; by default all studies that ship
 # make doctor    what this machine lacks for measuring, and what to do about it; exits with 1 if it cannot measure
-# make artifact  one archive of code, raw and derived results, with instructions: STUDY=h200 OUT=FILE
-# make export    a study's cells into MLflow, as radT has them there, or TensorBoard: STUDY=h200 TO=mlflow (radt, tensorboard)
+# make artifact  one archive of code, raw and derived results, with instructions: STUDY=ladder OUT=FILE
+# make export    a study's cells into MLflow, as radT has them there, or TensorBoard: STUDY=ladder TO=mlflow (radt, tensorboard)
 # make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
-# make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=h200
+# make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=ladder
 # make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=ladder
 # make bench     what the training loop costs; BENCH=watching (what monitors cost), BENCH=graph-speeds, BENCH=--help
 # make test      install, then lint, verify what ships, and run the test suite

@@ -180,16 +180,13 @@ def test_the_plan_names_the_settings(changed, of_the_workload, said):
 
 
 def test_no_measured_cell_of_the_shipped_study_is_measured_again():
-    """Many of their specs were written before there were types, digests or versions."""
-    folder = ROOT / "results" / "h200"
-    attempts, cells = scan(folder / "cells"), expand(STUDIES["h200"], WORKLOADS)
+    folder = ROOT / "results" / "ladder"
+    attempts, cells = scan(folder / "cells"), expand(STUDIES["ladder"], WORKLOADS)
     counted = pending.finished(cells, attempts, sealed=True)
     listed = (ROOT / attempt for attempt in (folder / "runs.txt").read_text().splitlines())
     assert sorted(attempt.path for attempt in counted) == sorted(listed)
-    for cell in [cell for cell in attempts if "--anchor" in cell or "/mig_mps/" in cell]:
-        del attempts[cell]  # which is planned no more
     planned = {cell.id: cell for cell in cells}
-    assert len(attempts) > 500 and attempts.keys() <= planned.keys()
+    assert len(attempts) > 100 and attempts.keys() <= planned.keys()
     for cell_id, found in attempts.items():
         assert pending.same(planned[cell_id], attempts) == found
         assert not changes(found[-1].content["spec"], planned[cell_id].spec.to_json())

@@ -82,7 +82,7 @@ def test_every_twin_has_its_naive_cell_in_the_same_replicate():
         planned = {cell.id for cell in cells}
         twins = {cell.id for cell in cells if cell.method == TWIN}
         assert {twin.replace(f"/{TWIN}/", "/naive/") for twin in twins} <= planned, name
-    assert all(any(c.method == TWIN for c in GRIDS[name]) for name in ("paper", "h200", "methods"))
+    assert all(any(c.method == TWIN for c in GRIDS[name]) for name in ("paper", "methods"))
 
 
 def test_replicates_are_counted_through_tiers_and_each_has_its_baselines():

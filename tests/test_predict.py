@@ -81,7 +81,7 @@ def test_jobs_that_nothing_was_fitted_to(place):
 
 KNOWN = {("naive", "gaps"): 1.05, ("naive", "no_gaps"): 1.12}
 KNOWN |= {("mps", "gaps"): 0.95, ("mps", "no_gaps"): 1.3}
-STUDIES = [REPOSITORY / "results" / name for name in ("h200", "h100", "ladder")]
+STUDIES = [REPOSITORY / "results" / "ladder"]
 
 
 def sets(p=4.0):

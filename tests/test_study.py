@@ -145,7 +145,7 @@ def test_the_study_that_the_mistakes_are_made_in_is_right(load):
 
 def test_a_study_or_a_file_that_is_not_there(tmp_path):
     refused(lambda: settings.read_yaml(tmp_path / "no.yaml"), "no.yaml: cannot be read: No such")
-    words = "archive, asr, h100, h200, kick", "; did you mean 'paper'?"
+    words = "archive, asr, kick, ladder, ", "; did you mean 'paper'?"
     refused(lambda: load_study(STUDIES, "papr", WORKLOADS), "--config: study: 'papr'", *words)
 
 
