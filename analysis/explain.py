@@ -1,6 +1,6 @@
 """The cells, baselines and arithmetic behind one published number.
 
-python -m analysis explain stp:7x_resnet26_cifar10_b32/paper_step/mps --folder results/h200
+python -m analysis explain stp:7x_resnet26_cifar10_b32/paper_step/mps --folder results/ladder
 """
 
 from __future__ import annotations

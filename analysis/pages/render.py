@@ -37,8 +37,6 @@ ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent", "cells")
-# Its claims are those that docs/ show: most of what they need, `ladder` has planned for later.
-FIRST = "h200"
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 _LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
 
@@ -48,11 +46,10 @@ class Study:
 
     def __init__(self, folder: Path, rules: Path):
         self.folder, self.name = folder, folder.resolve().name
-        self._beside: dict[str, Study] = {}
         self.estimates = estimates.read(folder / "estimates.parquet")
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
-        self.rules_file, self.rules = rules, read_rules(rules)
+        self.rules = read_rules(rules)
         self.judged = claims.judged(self.rules, self.estimates)
         self.post_hoc = claims.post_hoc(self.rules, self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
@@ -68,14 +65,6 @@ class Study:
             with (folder / INDEX).open(encoding="utf-8", newline="") as file:
                 self.figures = {row["figure"]: row for row in csv.DictReader(file)}
 
-    def beside(self, name: str) -> Study:
-        """Another study of the same folder; without a name, this one."""
-        if not name:
-            return self
-        if name not in self._beside:
-            self._beside[name] = Study(self.folder.parent / name, self.rules_file)
-        return self._beside[name]
-
     def number(self, of: str) -> estimates.Row:
         """The number of an id. Raises ValueError where there is none."""
         if of not in self.estimates.index:
@@ -86,16 +75,11 @@ class Study:
         """A template as Markdown; docs: the short form, for docs/."""
 
         def spelt(spell: spelling.Spell) -> Callable[..., str]:
-            """It spells a row, or the number of an id: of this study, or of one beside it."""
+            """It spells a row, or the number of an id."""
+            return lambda e: spell(self.number(e) if isinstance(e, str) else e)
 
-            def of(e: object, study: str = "") -> str:
-                return spell(self.beside(study).number(e) if isinstance(e, str) else e)
-
-            return of
-
-        def count(name: str, study: str = "") -> str:
-            found = self.beside(study).estimates
-            return spelling.count(estimates.get(found, "count", name=name))
+        def count(name: str) -> str:
+            return spelling.count(get("count", name=name))
 
         def between(quantity: str, **where: str) -> str:
             """The lowest and the highest of a quantity's numbers of several jobs."""
@@ -173,7 +157,7 @@ def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
     study = Study(folder, rules)
     yield "README.md", study.page("readme")
     yield "docs/results.md", study.page("findings")
-    yield "docs/claims.md", study.beside(FIRST).page("claims", docs=True)
+    yield "docs/claims.md", study.page("claims", docs=True)
 
 
 def _foremost(found: Iterable[Advice]) -> list[Advice]:
