@@ -18,15 +18,14 @@ from tests import warm
 from tests.studio import REPOSITORY
 from workflow.collocation.gpu.lock import folder_lock
 
-SOURCE, LADDER = REPOSITORY / "results" / "h200", REPOSITORY / "results" / "ladder"
-SETS = ("1x_resnet152_imagenet_b32", "2x_resnet152_imagenet_b32", "7x_resnet152_imagenet_b32")
-KEPT = [
-    f"{s}/paper_step/{method}/r{n}" for s in SETS for method in ("naive", "mps") for n in (1, 3)
-]
-FULL = "5x_resnet152_imagenet_b256/paper_step/naive/r6"  # which ran out of memory
-NEVER_RUN = "3x_resnet152_imagenet_b32/paper_step/naive/r1"
-PAIR = Attempt("2x_resnet152_imagenet_b32/paper_step/mps/r1", 1)
-OTHER = Attempt("2x_resnet152_imagenet_b32/paper_step/mps/r3", 1)
+SOURCE = REPOSITORY / "results" / "ladder"
+PLAIN = "1x_dlrm_criteo_b2048/paper_step/naive"
+MIX = "1x_dlrm_criteo_b2048+1x_resnet152_imagenet_b32/paper_step"
+KEPT = [f"{PLAIN}/r7", f"{PLAIN}/r8", f"{MIX}/naive/r8", f"{MIX}/mps/r8"]
+FULL = "5x_resnet152_imagenet_b256/paper_step/naive/r7"  # which ran out of memory
+NEVER_RUN = f"{MIX}/naive/r7"
+PAIR = Attempt(f"{MIX}/mps/r8", 1)
+HERE, ELSEWHERE = Attempt(f"{PLAIN}/r8", 1), Attempt(f"{PLAIN}/r7", 1)  # of two machines
 INTERLEAVED = Attempt("1x_resnet152_imagenet_b32--interleaved/paper_step/alone-mps/r4", 1)
 # Written so that they are not in this file as a whole: the archive holds it.
 SECRET = "/".join(("", "home", "somebody", "data"))
@@ -41,7 +40,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     """A study of some cells of the one that ships, with everything derived, sealed."""
-    folder = tmp_path_factory.mktemp("release") / "results" / "h200"
+    folder = tmp_path_factory.mktemp("release") / "results" / "ladder"
     for cell in (*KEPT, FULL):
         shutil.copytree(SOURCE / "cells" / cell, folder / "cells" / cell)
     shutil.copytree(SOURCE / "datasets", folder / "datasets")
@@ -59,7 +58,7 @@ def finished(tmp_path_factory) -> Path:
 @pytest.fixture
 def copy(finished, tmp_path) -> Path:
     """The sealed study, to be altered."""
-    return shutil.copytree(finished, tmp_path / "results" / "h200")
+    return shutil.copytree(finished, tmp_path / "results" / "ladder")
 
 
 def change(path: Path, how) -> None:
@@ -155,7 +154,7 @@ def test_an_altered_rate_is_named_from_the_record_to_the_estimates(copy):
 
 def swapped_hosts(copy):
     """Two cells of two machines; each says that it is of the other's, with its GPU and session."""
-    paths = [copy / attempt.folder / "run.json" for attempt in (PAIR, OTHER)]
+    paths = [copy / attempt.folder / "run.json" for attempt in (HERE, ELSEWHERE)]
     one, other = (json.loads(path.read_text("utf-8")) for path in paths)
     for key in ("machine", "session"):
         a, b = one["provenance"], other["provenance"]
@@ -167,17 +166,18 @@ def swapped_hosts(copy):
 
 
 def in_one_second(copy):
-    """One cell says that it began when another of its GPU did."""
-    paths = sorted(copy.glob("cells/*/paper_step/*/r1/a1/run.json"))
-    began = json.loads(paths[1].read_text("utf-8"))["provenance"]["started_at"]
-    change(paths[0], lambda record: record["provenance"].update(started_at=began))
+    """One cell says that it began when the one before it on its GPU did."""
+    before = Attempt(f"{MIX}/naive/r8", 1)
+    began = json.loads((copy / before.folder / "run.json").read_text("utf-8"))["provenance"]
+    own = copy / HERE.folder / "run.json"
+    change(own, lambda r: r["provenance"].update(started_at=began["started_at"]))
 
 
 def copied(copy):
     """A cell is another replicate of itself."""
-    shutil.rmtree(copy / OTHER.folder)
-    shutil.copytree(copy / PAIR.folder, copy / OTHER.folder)
-    forge(copy, OTHER, lambda record: record["cell"].update(id=OTHER.cell, replicate=3))
+    other = Attempt(PAIR.cell.replace("/r8", "/r7"), 1)
+    shutil.copytree(copy / PAIR.folder, copy / other.folder)
+    forge(copy, other, lambda record: record["cell"].update(id=other.cell, replicate=7))
 
 
 def not_analysed(copy):
@@ -223,7 +223,7 @@ def trimmed(window, _):
     ],
 )  # fmt: skip
 def test_slices_are_as_many_and_as_long_as_the_spec_says(tmp_path, how, said):
-    folder = shutil.copytree(LADDER / INTERLEAVED.folder, tmp_path / INTERLEAVED.folder)
+    folder = shutil.copytree(SOURCE / INTERLEAVED.folder, tmp_path / INTERLEAVED.folder)
     digests = {path.name: manifest.sha256(path) for path in folder.iterdir() if path.is_file()}
     assert checks.examine(tmp_path, INTERLEAVED, digests).wrong == []
 
@@ -281,8 +281,8 @@ def test_an_archive_checks_itself(finished, tmp_path):
     assert artifact(finished, tmp_path / "a.tar.gz") == 0
     with tarfile.open(tmp_path / "a.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
-    there = tmp_path / "gpu-collocation-study-h200"
-    for folder, name in ((there, "MANIFEST"), (there / "results/h200", "raw")):
+    there = tmp_path / "gpu-collocation-study-ladder"
+    for folder, name in ((there, "MANIFEST"), (there / "results/ladder", "raw")):
         line = ["sha256sum", "--quiet", "-c", f"{name}.sha256"]
         assert subprocess.run(line, cwd=folder).returncode == 0
     assert manifest.root(finished) in (there / "ARTIFACT.md").read_text("utf-8")
@@ -318,7 +318,15 @@ def test_what_is_private(text, kind):
 
 # -- merge: cells of the same study, measured elsewhere -------------------------------------------
 
-MEASURED_ONCE = [f"{s}/paper_step/{m}" for s in SETS for m in ("naive", "mps")]
+BIG = "3x_resnet152_imagenet_b32--interleaved"
+MEASURED_ONCE = [
+    "2x_cait_xxs24_imagenet_b128--interleaved/paper_step/naive-mps",
+    "3x_cait_xxs24_imagenet_b128--interleaved/paper_step/alone-2xmps-mps",
+    "3x_dlrm_criteo_small_b2048--interleaved/paper_step/alone-naive-mps",
+    f"{BIG}/graph/alone-naive-mps-streams",
+    f"{BIG}/compile/alone-naive-mps-streams",
+    f"{BIG}/paper_step/alone-2xnaive-naive-2xmps-mps",
+]
 
 
 def lay(folder: Path, replicate: int, machine: str = "", cells=MEASURED_ONCE) -> Path:
@@ -348,9 +356,9 @@ def there(folder: Path) -> dict[str, str]:
 
 def test_two_hosts_that_measured_the_same_replicate_stay_two_and_come_once(tmp_path):
     results = tmp_path / "results"
-    own, other = lay(results / "h200", 1), lay(tmp_path / "other", 2, "machine-0000000b")
+    own, other = lay(results / "ladder", 1), lay(tmp_path / "other", 2, "machine-0000000b")
     before = there(own)
-    done = merge(other, results, "study=h200")
+    done = merge(other, results, "study=ladder")
     assert done.returncode == 0, done.stderr
     assert f"{len(MEASURED_ONCE)} attempts merged, 0 were there" in done.stdout
     after = there(own)
@@ -362,7 +370,7 @@ def test_two_hosts_that_measured_the_same_replicate_stay_two_and_come_once(tmp_p
 
 
 def test_a_replicate_that_went_on_elsewhere_stays_one(tmp_path):
-    folder, other = tmp_path / "results" / "h200", tmp_path / "other"
+    folder, other = tmp_path / "results" / "ladder", tmp_path / "other"
     lay(folder, 1, cells=MEASURED_ONCE[:2])
     lay(other, 1, cells=MEASURED_ONCE[1:3])
     done = merge(other, folder.parent)
@@ -374,7 +382,7 @@ def test_a_replicate_that_went_on_elsewhere_stays_one(tmp_path):
 MISFITS = [
     (lambda r: r.update(study="theirs"), "belongs to study 'theirs'"),
     (lambda r: r["spec"].update(seed=7), "other settings: seed 7 → 42"),
-    (lambda r: r["members"][0]["windows"]["window"].update(samples_per_s=1.0), "per_s is 1.0"),
+    (lambda r: r["members"][0]["windows"]["alone"].update(samples_per_s=1.0), "per_s is 1.0"),
     (lambda r: r["cell"].update(attempt=2), "run.json is of cell"),
     (as_it_was, "is not what was sealed"),
 ]
@@ -387,7 +395,7 @@ def test_what_does_not_belong_is_named_and_left_out(tmp_path):
     sealed = manifest.digests(source)
     sealed[f"cells/{MEASURED_ONCE[4]}/r1/a1/gpu.parquet"] = "0" * 64
     (source / "raw.sha256").write_text(manifest.text(sealed))
-    done = merge(source, tmp_path / "results", "study=h200")
+    done = merge(source, tmp_path / "results", "study=ladder")
     lines = done.stderr.splitlines()
     for cell, (_, said) in zip(MEASURED_ONCE, MISFITS, strict=False):
         assert [line for line in lines if cell in line and said in line], (said, lines)
@@ -399,10 +407,10 @@ def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
     done = merge(other, copy.parent)
     assert done.returncode == 1 and "is sealed" in done.stderr and manifest.digests(copy) == before
     results = tmp_path / "running"
-    with folder_lock(results / "h200", {"pid": 7}):
+    with folder_lock(results / "ladder", {"pid": 7}):
         done = merge(other, results)
     assert done.returncode == 1 and "in use by pid 7" in done.stderr
-    assert not (results / "h200" / "cells").exists()
+    assert not (results / "ladder" / "cells").exists()
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
@@ -411,6 +419,6 @@ def test_a_bundle_that_leads_elsewhere_is_refused_with_one_line(tmp_path, kind):
         entry = tarfile.TarInfo("theirs/../../escaped")
         entry.type, entry.linkname = kind, "/etc/passwd"
         archive.addfile(entry, io.BytesIO())
-    done = merge(tmp_path / "b.tar.gz", tmp_path / "ours", "study=h200")
+    done = merge(tmp_path / "b.tar.gz", tmp_path / "ours", "study=ladder")
     assert done.returncode == 1 and done.stderr.startswith("nothing more is merged from")
     assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.rglob("escaped"))
