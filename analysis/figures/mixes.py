@@ -22,18 +22,20 @@ def mixes(estimates: pd.DataFrame) -> Drawing | None:
     if gains.empty:
         return None
     names, at, starts = [], {}, []  # at: mix → job → its row
-    for mix in dict.fromkeys(gains["scenario"]):
+    for mix in dict.fromkeys(zip(gains["scenario"], gains["implementation"], strict=True)):
         starts.append(len(names))
-        for job, count in parse_scenario(mix).parts:
+        for job, count in parse_scenario(mix[0]).parts:
             at.setdefault(mix, {})[job] = len(names)
-            names.append(f"{'' if len(at[mix]) == 1 else '+ '}{count} × {labels.job(job)}")
+            name = labels.job(job, mix[1]) if len(at[mix]) == 1 else labels.job(job)
+            names.append(f"{'' if len(at[mix]) == 1 else '+ '}{count} × {name}")
     drawn, (left, right) = style.panels(1, 2, 0.6 + 0.16 * len(names))
     for method in dict.fromkeys(gains["method"]):
         own = slow[slow["method"] == method]
-        rows = [at[e.scenario][e.job] for e in own.itertuples()]
+        rows = [at[e.scenario, e.implementation][e.job] for e in own.itertuples()]
         style.dots(left, rows, own, **style.look(method), label=labels.method(method))
         own = gains[gains["method"] == method]
-        middle = [sum(at[mix].values()) / len(at[mix]) for mix in own["scenario"]]
+        rows = [at[e.scenario, e.implementation].values() for e in own.itertuples()]
+        middle = [sum(each) / len(each) for each in rows]
         style.dots(right, middle, own, **style.look(method))
     style.rows_named(left, names)
     style.rows_named(right, [""] * len(names))

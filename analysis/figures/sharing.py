@@ -9,7 +9,7 @@ from analysis import estimates as table
 from analysis import labels, predict
 from analysis.figures import Drawing, figure, select, style
 
-MOST_NAMES = 10
+MOST_NAMES, NAMED = 10, 1.5  # where many: those that gain so much, of each job the best way
 SOME = 1.05  # a gain that is worth its mention
 LOW = 0.5  # SMACT of a job alone: below, it leaves most SMs without work
 
@@ -22,7 +22,7 @@ LOW = 0.5  # SMACT of a job alone: below, it leaves most SMs without work
 def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
     gains = select.with_alone(select.copies(estimates, "stp", method="mps"), estimates, "smact")
-    gains = gains[gains["jobs"] > 1]
+    gains = select.with_alone(gains[gains["jobs"] > 1], estimates, "gract")
     if gains.empty:
         return None
     drawn, axes = style.panel(3.6)
@@ -32,11 +32,13 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     for n, colour, sign in zip(counts, style.HUES, style.SIGNS, strict=False):
         own = gains[gains["jobs"] == n]
         style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
-        line = predict.form(n, n * activity, constants.k, constants.p)
-        axes.plot(activity, line, color=colour, linewidth=0.8, alpha=0.6)
+        if own["gract"].min() < predict.NO_GAPS_FROM:
+            line = predict.form(n, n * activity, constants.k, constants.p)
+            axes.plot(activity, line, color=colour, linewidth=0.8, alpha=0.6)
     named = largest = select.largest(gains, ["workload", "implementation"])
-    if len(largest) > MOST_NAMES:  # then of each job the way of writing that gains most
+    if len(largest) > MOST_NAMES:
         named = largest.loc[largest.groupby("workload")["value"].idxmax()]
+        named = named[named["value"] > NAMED]
     for e in named.itertuples():
         style.end(axes, e.smact, e.value, labels.job(e.workload, e.implementation), style.INK)
     axes.set(xlabel="SMACT of one job alone", ylabel="throughput gain (STP)", xlim=(0, 1.02))
@@ -99,13 +101,14 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
 
 
 @figure(
-    "The largest set of each job. Filled: S, what kernels side by side gain. Open: STP, the whole "
-    "gain; what lies between comes from filling the time in which one job leaves the GPU idle."
+    "The largest set of each job that leaves the GPU idle at times. Filled: S, what kernels side "
+    "by side gain. Open: STP, the whole gain; what lies between comes from filling the idle time."
 )
 def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job and method."""
     overlap = select.sets(select.copies(estimates, "s"))
     both = select.beside(overlap, estimates, "stp")
+    both = both[both["value_beside"] > SOME * both["value"]]
     if both.empty:
         return None
     shown = select.largest(both, ["workload", "implementation", "method"])
@@ -120,8 +123,7 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
         axes.hlines(own.index, own["value"], own["value_beside"], color=look["color"], alpha=0.35)
     axes.set_xlabel("work per hour relative to one job")
     style.ratios(axes, "x")
-    gaps = (shown["value_beside"] / shown["value"]).max()
-    title = f"Kernels side by side gain up to {labels.number(shown['value'].max())} times"
-    if gaps > SOME:
-        title += f", filling gaps {labels.number(gaps)}"
+    gaps = labels.number((shown["value_beside"] / shown["value"]).max())
+    overlap = labels.number(shown["value"].max())
+    title = f"Filling gaps gains up to {gaps} times, kernels side by side {overlap}"
     return Drawing(title, shown, drawn)

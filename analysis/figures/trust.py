@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from analysis import estimates as table
 from analysis import gract_lines, labels
@@ -15,7 +16,7 @@ from workflow.collocation.spec.names import parse_scenario
     "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
     "alone, which differs between hosts. Small marks: mean of one host and implementation each. "
     "Lines: least squares. Large marks: the lines at the paper's GRACT, with their 95 % interval. "
-    "Crosses: the paper's numbers."
+    "Crosses: the paper's numbers. Figures beside them: how many jobs."
 )
 def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each set."""
@@ -40,7 +41,9 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
         middle = gract_lines.line(own["gract"], own["value"], ends)[0]
         axes.plot(ends, middle, color=look["color"], linewidth=0.8, alpha=0.6)
         style.points(axes, [e.gract], shown.loc[[e.Index]], **look)
-        style.end(axes, ends[-1], e.value, f"{e.jobs} {labels.method(e.method)}", look["color"])
+        right = 8 if e.method == "mps" else 16  # points: two methods may gain the same
+        place = {"xytext": (right, -3), "textcoords": "offset points", "color": look["color"]}
+        axes.annotate(f"{e.jobs}", (e.gract, e.value), **place)
         paper = theirs[(theirs["quantity"] == "stp") & (theirs["scenario"] == e.scenario)]
         paper = paper.loc[paper["method"] == e.method, "value"].iloc[0]
         axes.plot(e.gract, paper, "x", color=look["color"], markersize=7)
@@ -49,7 +52,10 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
         axes.set(title=labels.job(name), xlabel="GRACT of one job alone")
         style.ratios(axes, "x", "y", line=False)
         style.percent(axes)
+        axes.margins(x=0.08)
     panels[0].set_ylabel("throughput gain (STP)")
+    drawn_by = {m: style.look(m) | {"label": labels.method(m)} for m in shown["method"]}
+    style.legend(drawn, [Line2D([], [], linestyle="", **look) for look in drawn_by.values()])
     title = f"At the paper's GRACT, gains are within {100 * off:.0f} % of the paper's"
     return Drawing(title, shown, drawn)
 
