@@ -364,6 +364,25 @@ def test_a_changed_workload_reruns_its_cells_alone_and_none_without_measuring(co
         assert f"{cell}  (its settings changed: " in plan
 
 
+def test_a_changed_predictor_estimates_again_and_measures_nothing(copied, tmp_path):
+    house = tmp_path / "house"
+    shutil.copytree(REPOSITORY / "config", house / "config")
+    shutil.copy(REPOSITORY / "Snakefile", house)
+    (house / "workflow").symlink_to(REPOSITORY / "workflow")
+    only = {"snakefile": house / "Snakefile", "config": {"measure": "false"}}
+
+    def lists_estimate():
+        run = copied.snakemake("-n", "--until", "estimate", **only)
+        assert (run.code, run.planned) == (0, 0), run.output
+        return re.search("^estimate +1$", run.output, re.MULTILINE) is not None
+
+    assert copied.snakemake("--until", "estimate", **only).code == 0
+    assert not lists_estimate()
+    with (house / "config" / "predictor.yaml").open("a") as predictor:
+        predictor.write("# fitted anew\n")
+    assert lists_estimate()
+
+
 def test_a_figure_that_there_are_no_data_for_any_more_goes(copied):
     folder = copied.results / "figures"
     (folder / "serving.png").write_bytes(b"of a version that drew it")
