@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Command → its module. Its `run` takes the arguments, and returns what is to be printed. It is
 # imported when it is used: drawing needs no more than matplotlib.
-MODULES = {"merge": "records.merge", "telemetry": "records.telemetry", "estimate": "publish"}
+MODULES = {"merge": "records.merge", "estimate": "publish"}
 MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
 MODULES |= {"advise-job": "job_advice.command"}
 MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
@@ -45,13 +45,11 @@ def _parser() -> argparse.ArgumentParser:
             made.add_argument("--folder", required=True, type=Path, metavar="RESULTS/STUDY")
         return made.add_argument
 
-    for name in ("merge", "telemetry"):
-        source = "run.json" if name == "merge" else "gpu.parquet"
-        add = command(name, f"{source} of each cell → one table", of_study=False)
-        add("--study", required=True)
-        add("--output", required=True, type=Path, metavar="FILE.parquet")
-        add("--list", type=Path, metavar="FILE", help="file with the path of a record a line")
-        add("runs", nargs="*", type=Path, metavar="RUN.json", help="records to read")
+    add = command("merge", "run.json of each cell → one table", of_study=False)
+    add("--study", required=True)
+    add("--output", required=True, type=Path, metavar="FILE.parquet")
+    add("--list", type=Path, metavar="FILE", help="file with the path of a record a line")
+    add("runs", nargs="*", type=Path, metavar="RUN.json", help="records to read")
     rules = {"type": Path, "default": ROOT / "config/claims.yaml"}
     add = command("estimate", "runs.parquet → estimates.parquet: every published number, once")
     add("--claims", **rules)

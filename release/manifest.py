@@ -19,7 +19,7 @@ RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|(datasets|bench)/[^/]+)\.json|(runs|not_run)\.txt")
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/([^/]+)")
 # What an invocation leaves behind, or what is large and soon made again.
-_NEVER = {"complete", "report.zip", "report.html", "telemetry.parquet", RAW, MANIFEST}
+_NEVER = {"complete", "report.zip", "report.html", RAW, MANIFEST}
 _NEVER_ENDING = (".svg", ".partial", ".unreadable.txt")
 _UNSEEN = {"log", "jobs", "ready", "mlruns", "tensorboard"}  # folders
 # Made by libraries that write other bytes with each version: not made again, but held by its hash.

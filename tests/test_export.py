@@ -2,6 +2,7 @@
 clients read it.
 """
 
+import math
 import shutil
 import sys
 from datetime import datetime
@@ -14,7 +15,8 @@ import pytest
 
 from analysis import estimates, publish
 from analysis.__main__ import main as analysis
-from analysis.records.schema import SCHEMA, TELEMETRY
+from analysis.export import SERIES
+from analysis.records.schema import SCHEMA
 from release.manifest import never_ships
 from tests.simulator import Design, Job, simulate
 
@@ -42,13 +44,13 @@ def made_once(tmp_path_factory):
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / "runs.parquet")
     numbers = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), made.plan, {})
     estimates.write(numbers, folder / "estimates.parquet")
-    seen = [
-        {"cell": cell["id"], "attempt": 1, "t": t, "entity": "gpu", "phase": "window"}
-        | {"gract": gract, "power": 300.0, "gpu_util": 1.0, "memory_used": 3 * 2**30}
-        for cell in made.plan
-        for t, gract in READINGS.items()
-    ]
-    pq.write_table(pa.Table.from_pylist(seen, TELEMETRY), folder / "telemetry.parquet")
+    seen = {"t_ns": [int(1e9 * t) for t in READINGS], "entity": ["gpu"] * len(READINGS)}
+    seen |= {"gract": [*READINGS.values()], "memory_used": [3 * 2**30] * len(READINGS)}
+    seen |= {name: [each] * len(READINGS) for name, each in (("power", 300.0), ("gpu_util", 1.0))}
+    seen |= {name: [math.nan] * len(READINGS) for name in SERIES if name not in seen}
+    for cell in JOBS:
+        (folder / "cells" / cell).mkdir(parents=True)
+        pq.write_table(pa.table(seen), folder / "cells" / cell / "gpu.parquet")
     return folder
 
 
@@ -200,12 +202,6 @@ def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to, module, 
         monkeypatch.delitem(sys.modules, f"analysis.export.{target}", raising=False)
     said = export(to, code=1)
     assert said.count("\n") == 1 and said.rstrip().endswith(f"constraints.txt {package}")
-
-
-@tensorboard
-def test_readings_that_a_clone_lacks_are_one_line(study, export):
-    (study / "telemetry.parquet").unlink()
-    assert "'make figures STUDY=simulated' makes it" in export("tensorboard", code=1)
 
 
 @pytest.mark.parametrize("file", ["mlruns/1/meta.yaml", "tensorboard/1x_a/events.out.tfevents.1"])

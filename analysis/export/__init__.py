@@ -1,7 +1,7 @@
 """A study's cells for an experiment tracker: python -m analysis export --folder FOLDER --to mlflow
 
-Reads runs, estimates and telemetry (parquet) of the folder, and computes no number. A cell that the
-tracker has is left as it is, so exporting again adds what is new.
+Reads runs.parquet, estimates.parquet and the cells' gpu.parquet of the folder, and computes no
+number. A cell that the tracker has is left as it is, so exporting again adds what is new.
 """
 
 from __future__ import annotations
@@ -68,13 +68,19 @@ def cells(folder: Path) -> list[Cell]:
     members = runs.prepared(runs.read(folder / "runs.parquet")).members
     members = members[members["current"] & members["member"].notna()]
     published = _published(members, estimates.read(folder / "estimates.parquet"))
-    if not (path := folder / "telemetry.parquet").exists():
-        raise FileNotFoundError(f"{path}: 'make figures STUDY={folder.name}' makes it")
-    readings = read_table(path, ["cell", "entity", "t", *SERIES]).to_pandas()
-    of = {str(cell): rows for cell, rows in readings.groupby("cell", observed=True)}
-    groups = members.groupby(["cell", "at"], sort=False)
-    nothing = readings.iloc[:0]
-    return [_cell(at, rows, published.get(at, {}), of.get(c, nothing)) for (c, at), rows in groups]
+    return [
+        _cell(at, rows, published.get(at, {}), _readings(folder / "cells" / at / "gpu.parquet"))
+        for at, rows in members.groupby("at", sort=False)
+    ]
+
+
+def _readings(path: Path) -> pd.DataFrame:
+    """Those of a cell, by `t`, in s; none where it ran on a CPU."""
+    columns = ["t_ns", "entity", *SERIES]
+    if not path.exists():
+        return pd.DataFrame(columns=[*columns, "t"], dtype=float)
+    found = read_table(path, columns).to_pandas()
+    return found.assign(t=found["t_ns"] / 1e9)
 
 
 def _published(members: pd.DataFrame, numbers: pd.DataFrame) -> dict[str, dict[str, float]]:

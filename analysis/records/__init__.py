@@ -1,1 +1,1 @@
-"""From the records of cells to runs.parquet and telemetry.parquet, and what is checked then."""
+"""From the records of cells to runs.parquet, and what is checked then."""

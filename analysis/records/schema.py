@@ -1,4 +1,4 @@
-"""The columns of runs.parquet and telemetry.parquet, in columns.csv beside this.
+"""The columns of runs.parquet, in columns.csv beside this.
 
 Type, unit and description of each are kept in the field metadata.
 """
@@ -23,28 +23,22 @@ _TYPES = {
     "real": pa.float64(),
     "boolean": pa.bool_(),
     "reals": pa.list_(pa.float64()),
-    "single": pa.float32(),
-    "short": pa.int16(),
-    "name": pa.dictionary(pa.int32(), pa.string()),
 }
 
 
-def _schema(file: str) -> pa.Schema:
-    with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as found:
-        rows = [row for row in csv.DictReader(found) if row["file"] == file]
-    return pa.schema(
-        [
+def _schema() -> pa.Schema:
+    with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as rows:
+        return pa.schema(
             pa.field(
                 row["name"],
                 _TYPES[row["type"]],
                 metadata={"unit": row["unit"], "description": row["description"]},
             )
-            for row in rows
-        ]
-    )
+            for row in csv.DictReader(rows)
+        )
 
 
-SCHEMA, TELEMETRY = _schema("runs"), _schema("telemetry")
+SCHEMA = _schema()
 
 
 def write(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:

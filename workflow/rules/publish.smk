@@ -42,14 +42,12 @@ report: "../report/workflow.rst"
 
 
 rule merge:
-    # One row per member, window and cell; and all cells' readings of what the GPU did over time. The
-    # list of records is in runs.txt: it can be long.
+    # One row per member, window and cell. The list of records is in runs.txt: it can be long.
     input:
         records=RECORDS,
     output:
         runs=f"{STUDY}/runs.parquet",
         csv=f"{STUDY}/runs.csv",
-        telemetry=f"{STUDY}/telemetry.parquet",
     log:
         f"{STUDY}/log/merge.log",
     params:
@@ -57,11 +55,9 @@ rule merge:
         study=SESSION.name,
         runs=f"{STUDY}/runs.txt",
     shell:
-        'echo "merging, estimating, drawing" >&2; {{'
-        ' "${{PYTHON:-python3}}" -m analysis --code {params.analysis} merge --study {params.study:q} --list {params.runs:q}'
-        " --output {output.runs:q} &&"
-        ' "${{PYTHON:-python3}}" -m analysis --code {params.analysis} telemetry --study {params.study:q} --list {params.runs:q}'
-        " --output {output.telemetry:q}; }} > {log:q}"
+        'echo "merging, estimating, drawing" >&2;'
+        ' exec "${{PYTHON:-python3}}" -m analysis --code {params.analysis} merge --study {params.study:q} --list {params.runs:q}'
+        " --output {output.runs:q} > {log:q}"
 
 
 rule estimate:
