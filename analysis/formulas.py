@@ -6,39 +6,16 @@ whose columns the formulas read.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pandas as pd
 
 from workflow.collocation.record.values import SERVED
-from workflow.collocation.spec.names import family_of
 
 GB = 1e9
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
 FED = ("data_wait", "host_memory", "samples", "distinct")
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
-
-
-def makespan(work: list[float], collocated: list[float], alone: list[float]) -> float:
-    """Time until fixed work (samples per job) is done by jobs that start together.
-
-    All run at their collocated rates until one job is left; what it still has to do runs at its
-    rate alone. For two jobs that is exact. For more it assumes that survivors gain nothing
-    before the last one stands alone, so it is an upper bound where leaving helps.
-    """
-    ends = sorted((w / c, i) for i, (w, c) in enumerate(zip(work, collocated, strict=True)))
-    others = ends[-2][0] if len(ends) > 1 else 0.0
-    last = ends[-1][1]
-    return others + max(work[last] - collocated[last] * others, 0.0) / alone[last]
-
-
-def saving_by_rates(run: tuple, work: Mapping[str, float]) -> float:
-    """What rates alone would promise of fixed work: the rule that `saving` tries."""
-    jobs = [work[name] for name in run.workloads]
-    # An instance of MIG does not grow when its neighbour leaves.
-    left = run.progresses if family_of(run.method) == "mig" else [1.0] * len(jobs)
-    return 1 - makespan(jobs, run.progresses, left) / math.fsum(jobs)
 
 
 def _over(method: str, but: str = "", only: str = "") -> Callable[[pd.DataFrame], object]:
@@ -118,7 +95,6 @@ FORMULAS = (
         ),
         ("energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"),
         ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
-        ("saving_by_rates", lambda r: r.saving_by_rates, "over"),
         ("cpu_per_sample", lambda r: (r.cpu.where(r.alike), r.total)),
         *((name, lambda r, name=name: r[name]) for name in FED),
     ),

@@ -28,18 +28,14 @@ from analysis.replicates import replicates
 from workflow.collocation.spec.names import parse_scenario
 
 
-def build(
-    rows: pd.DataFrame, plan: Sequence[Mapping], work: Mapping[str, Mapping[str, float]]
-) -> pd.DataFrame:
-    """All measured numbers of a study: rows are those of runs.parquet, plan those of plan.json,
-    work as `replicates.replicates` takes it.
-    """
+def build(rows: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
+    """All measured numbers of a study: rows are those of runs.parquet, plan those of plan.json."""
     prepared = runs.prepared(rows)
     members = prepared.members
     outcomes = study.outcomes(members, plan)
     numbers, covered = pd.DataFrame(columns=[*estimates.COLUMNS, "jobs", "variant"]), []
     if members["measured"].any():
-        found = replicates(members, work).rename(columns={"at": "cell"}).assign(name="")
+        found = replicates(members).rename(columns={"at": "cell"}).assign(name="")
         about = members.drop_duplicates("run").set_index("run")
         about = about[["scenario", "implementation", "method", "window", "host"]]
         found = found.join(about.join(runs.conditions(members)), on="run")
@@ -114,7 +110,7 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFra
     """
     criteria, values = rules.read(claims_file), reported.read(reported_file)
     plan = read_json(folder / "plan.json")
-    found = [build(runs.read(folder / "runs.parquet"), plan, reported.work(values))]
+    found = [build(runs.read(folder / "runs.parquet"), plan)]
     printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
     found += [printed.drop_duplicates("id"), estimates.combined([pd.DataFrame(benches(folder))])]
     for more in (predict.scored, gract_lines.read, partial(claims.verdicts, criteria)):

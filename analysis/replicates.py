@@ -8,12 +8,12 @@ an interleaved cell of that cell. FORMULAS then gives each quantity as columns o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from analysis.formulas import ACTIVITY, FORMULAS, GB, SERVED, saving_by_rates
+from analysis.formulas import ACTIVITY, FORMULAS, GB, SERVED
 from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, SHARED
 
 # An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
@@ -35,12 +35,9 @@ WITHIN = ["scope", "batch", "replicate", "device", "implementation"]
 RUN = ["batch", "run"]
 
 
-def replicates(members: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+def replicates(members: pd.DataFrame) -> pd.DataFrame:
     """Every quantity of every completed run: a row with quantity, run, job, value, and what it is
     made of (numerator, denominator, over). `batches`: of an interleaved cell the value in each.
-
-    work: scenario → workload → what its job takes alone (any unit of time), of mixes whose fixed
-    work is known from elsewhere (the paper's pair).
     """
     used = members.loc[members["measured"] & (members["current"] | members["baseline"]), COLUMNS]
     used["scope"] = used["at"].where(used["condition"] != "", "")
@@ -50,12 +47,12 @@ def replicates(members: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -
     # The GPU's memory holds all conditions; power is read as a mean over longer than a slice.
     shared = ["power", "energy_j", "gpu_memory_used", "gpu_memory_total"]
     used.loc[used["condition"] != "", shared] = np.nan
-    found = _values(used.assign(batch=-1), work)
+    found = _values(used.assign(batch=-1))
     of, parts = ["quantity", "run", "job"], _batches(used)
     found["batches"] = [()] * len(found)
     if len(parts):
         made = parts.groupby("at")["batch"].nunique()
-        by = _values(parts, work).groupby(of)["value"].agg(tuple).to_dict()
+        by = _values(parts).groupby(of)["value"].agg(tuple).to_dict()
         own = [by.get(key, ()) for key in zip(*(found[name] for name in of), strict=True)]
         full = found["at"].map(made).fillna(0).tolist()
         found["batches"] = [
@@ -101,12 +98,9 @@ def _mean(values: list[float | None], part: np.ndarray) -> float:
 # -- what a run is held against -------------------------------------------------------------------
 
 
-def _values(used: pd.DataFrame, work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+def _values(used: pd.DataFrame) -> pd.DataFrame:
     members = _with_alone(used)
     runs = _runs(members)
-    mixes = runs[runs["scenario"].isin(work) & runs["stp"].notna()]
-    saved = [saving_by_rates(run, work[run.scenario]) for run in mixes.itertuples()]
-    runs["saving_by_rates"] = pd.Series(saved, mixes.index, dtype=float)
     sets, again = runs[runs["current"] & ~runs["again"]], runs[runs["again"]]
     runs = runs[~runs["again"]]
     for method in ("naive", "mig", "mps"):
@@ -218,8 +212,6 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         samples=every("work", "mean"),
         took=runs["window_s"].where((runs["window_s"] != 0) & (runs["window"] == COMPLETION)),
         serial=every("serial", "sum"),
-        progresses=group["progress"].agg(list),
-        workloads=group["workload"].agg(list),
     ).reset_index()
 
 

@@ -98,21 +98,6 @@ def _scenario(workload: str, n: int) -> str:
     return scenario_id({name: n // len(names) for name in names})
 
 
-def work(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Scenario of a mix → workload → what its job takes alone by the talk's slides, s."""
-    groups, found = _groups(rows), {}
-
-    def alone(name: str) -> float | None:
-        one = groups.get(("SLIDES", name, 1, "naive"), [])
-        return _first(one, "epoch_time")[0] or _first(one, "total_time")[0]
-
-    for source, workload, n, _ in groups:
-        jobs = {name: alone(name) for name in workload.split("+")}
-        if source == "SLIDES" and len(jobs) > 1 and all(jobs.values()):
-            found[_scenario(workload, n)] = jobs
-    return found
-
-
 def estimates(rows: pd.DataFrame) -> Iterator[dict]:
     """Each printed value as a number of its source, and what follows from the epoch times; what was
     printed stands before what follows. A number may come twice: the first counts.

@@ -91,13 +91,13 @@ def written(folder, rows):
     return folder
 
 
-def built(study, work=None, change=None):
+def built(study, change=None):
     """The estimates of a simulated study; `change` changes its rows."""
     rows = change(study.rows) if change else study.rows
-    made = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), study.plan, work or {})
+    made = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), study.plan)
     return estimates.ordered(made)
 
 
-def simulated(design, seed=1, work=None, change=None):
+def simulated(design, seed=1, change=None):
     """id → number of a simulated study."""
-    return estimates.by_id(built(simulate(design, seed), work, change))
+    return estimates.by_id(built(simulate(design, seed), change))

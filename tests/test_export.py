@@ -42,7 +42,7 @@ def made_once(tmp_path_factory):
     rows = [row | full if FULL.startswith(row["cell"]) else row for row in rows]
     folder = tmp_path_factory.mktemp("study")
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / "runs.parquet")
-    numbers = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), made.plan, {})
+    numbers = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), made.plan)
     estimates.write(numbers, folder / "estimates.parquet")
     seen = {"t_ns": [int(1e9 * t) for t in READINGS], "entity": ["gpu"] * len(READINGS)}
     seen |= {"gract": [*READINGS.values()], "memory_used": [3 * 2**30] * len(READINGS)}

@@ -60,12 +60,6 @@ def test_what_the_pair_saves_and_its_slowdown_follow_from_its_hours(method, save
     assert one("stp", "SLIDES", PAIR, method) is None
 
 
-def test_the_pairs_work_is_what_its_jobs_take_alone():
-    (jobs,) = reported.work(ROWS).values()
-    assert reported.work(ROWS).keys() == {PAIR}
-    assert jobs.keys() == {"dlrm_criteo_b2048", L} and all(time > 0 for time in jobs.values())
-
-
 def test_what_is_known_of_bars_and_of_sets_without_any():
     for method in ("naive", "mps", "mig"):
         where = {

@@ -217,7 +217,6 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
         end = place(saving) | {"window": COMPLETION}
         wanted = [
             ("time saved, both run to the end", "saving", end, as_.percent),
-            ("time saved, computed from rates", "saving_by_rates", both, as_.percent),
             ("GPU memory", "memory", both, as_.num),
         ]
         for job, _ in parse_scenario(base).parts:
