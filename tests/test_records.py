@@ -223,29 +223,6 @@ def test_a_completed_cell_whose_method_was_not_proven_is_flagged_beside_the_runn
     assert found == [{""}, {"cores_shared;unverified"}, {"unverified"}, {""}]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "method", "implementation", "measure", "flag"),
-    [
-        ("1x_a", "naive", {"cuda_graph": True}, {}, "no_second_context"),
-        ("3x_a", "mps", {"cuda_graph": True}, {}, "no_second_context"),
-        ("3x_a", "mps", {"cuda_graph": True}, {"second_context": True}, ""),
-        ("3x_a", "naive", {"cuda_graph": True}, {}, ""),  # they make the GPU switch contexts
-        ("2x_a--interleaved", "alone-mps", {"cuda_graph": True}, {}, ""),
-        ("1x_a", "naive", {"cuda_graph": False}, {}, ""),
-        ("1x_a", "naive", {}, {}, ""),  # as the first records say it
-    ],
-)
-def test_a_graph_that_had_the_gpu_to_itself_without_a_visit_is_flagged(
-    scenario, method, implementation, measure, flag
-):
-    turns = "interleaved" in scenario
-    rates = [{"alone": 1}, {"mps": 1}, {"mps": 1}] if turns else [{"window": 1}] * int(scenario[0])
-    cell = record(scenario, method, windows=rates)
-    cell["spec"] |= {"implementation": implementation, "measure": cell["spec"]["measure"] | measure}
-    assert set(merged(cell)["flags"]) == {flag}
-    assert set(merged(cell | {"status": "failed"})["flags"]) == {""}
-
-
 @given(st.lists(st.lists(st.sampled_from([*flags.MEANINGS])).map(";".join) | st.none()))
 def test_a_union_of_flags_has_each_once(columns):
     found = flags.split(flags.union(columns))

@@ -1,6 +1,6 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own stand in run.json; uneven, unverified and no_second_context follow from its record
+The runner's own stand in run.json; uneven and unverified follow from its record
 (analysis.records.merge), the others from several cells (analysis.runs, analysis.publish).
 """
 

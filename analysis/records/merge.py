@@ -20,7 +20,7 @@ from analysis.records.untrusted_files import one_line, read_table
 from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Member, Record
 from workflow.collocation.record.series import Series
-from workflow.collocation.spec.names import BEFORE, COMPLETION, INTERLEAVED, family_of
+from workflow.collocation.spec.names import BEFORE, COMPLETION, INTERLEAVED
 
 CARD = "gpu"  # the entity of the whole card
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
@@ -159,16 +159,8 @@ def _seen_in_window(record: Record, name: str, member: int) -> dict:
 def _flags(record: Record, rows: list[dict]) -> list[str]:
     if record.status != "completed":
         return []
-    found = [flags.UNEVEN] * _uneven(rows) + [flags.NO_SECOND_CONTEXT] * _no_second_context(record)
-    return found + [flags.UNVERIFIED] * (record.method.verified is not True)
-
-
-def _no_second_context(record: Record) -> bool:
-    """Whether a CUDA graph had the GPU to itself, and no visit was asked for: an older record."""
-    spec, measure = record.spec, record.spec.get("measure") or {}
-    plain = family_of(record.cell.method) == "naive" and len(record.jobs) > 1
-    beside = plain or measure.get("kind") == INTERLEAVED or measure.get("second_context")
-    return bool((spec.get("implementation") or {}).get("cuda_graph")) and not beside
+    unproven = record.method.verified is not True
+    return [flags.UNEVEN] * _uneven(rows) + [flags.UNVERIFIED] * unproven
 
 
 def _uneven(rows: list[dict]) -> bool:
