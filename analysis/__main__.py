@@ -98,7 +98,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--advice", type=Path, metavar="FILE", help="advice.json, which says all of what follows")
     add("--jobs", type=int, metavar="N")
     add("--method", help="separate (processes) or mps")
-    add("--sm-percent", type=int, metavar="P", help="SMs that a job may use under MPS, percent")
     add("--cores", type=int, metavar="N", help="logical CPUs of each job")
     add("--memory-gb", type=float, metavar="GB", help="GPU memory of one job; checked at the start")
     add("--folder", default=".", help="where jobs run")

@@ -167,7 +167,6 @@ class Answer:
             "folder": asked.directory,
             "jobs": told.n if told else 1,
             "method": told.method if told else "naive",
-            "sm_percent": None,
             "cores": job.may_use,
             "memory_gb": job.memory_gb or None,
             "asked": asked.title,

@@ -24,7 +24,7 @@ TEMPLATES = Environment(
 TEMPLATES.filters |= {"quoted": shlex.quote, "literal": repr, "json": json.dumps}
 SWEEPS, METHODS = ("ray", "optuna", "wandb"), ("separate", "mps")
 SYSTEMS = ("bash", "slurm", "kubernetes", *SWEEPS)
-KEYS = ("run", "folder", "jobs", "method", "sm_percent", "cores", "memory_gb")  # of an advice
+KEYS = ("run", "folder", "jobs", "method", "cores", "memory_gb")  # of an advice
 
 
 def recipe(
@@ -32,7 +32,6 @@ def recipe(
     command: list[str],
     jobs: int,
     method: str,
-    sm_percent: int | None = None,
     cores: int | None = None,
     memory_gb: float | None = None,
     folder: str = ".",
@@ -41,10 +40,9 @@ def recipe(
     """The script, or for Kubernetes the manifest, that starts equal jobs on one GPU.
 
     system: one of SYSTEMS. command: of one job, word by word. method: `separate` (processes; also
-    `naive`) or `mps`. sm_percent: the most SMs that a job may use under MPS, in percent. cores:
-    logical CPUs of each job, no two jobs on the same. memory_gb: GPU memory of one job in GB; the
-    script refuses a GPU that has less free. folder: where jobs run. note: a sentence for the
-    script's first comment. Raises ValueError for what cannot be started.
+    `naive`) or `mps`. cores: logical CPUs of each job, no two jobs on the same. memory_gb: GPU
+    memory of one job in GB; the script refuses a GPU that has less free. folder: where jobs run.
+    note: a sentence for the script's first comment. Raises ValueError for what cannot be started.
     """
     method = method.lower().replace("naive", "separate")
     for name, value, allowed in (("system", system, SYSTEMS), ("method", method, METHODS)):
@@ -54,13 +52,10 @@ def recipe(
         raise ValueError("no command: name the program of one job and its arguments")
     if system in SWEEPS and command[:2] == ["bash", "-c"]:
         raise ValueError(f"{system} adds options to the command: give one that needs no shell")
-    counts = {"jobs": jobs, "sm_percent": sm_percent, "cores": cores, "memory_gb": memory_gb}
+    counts = {"jobs": jobs, "cores": cores, "memory_gb": memory_gb}
     for name, value in counts.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} {value}: must be above 0")
-    share = 100 // jobs if system == "kubernetes" else 100  # its device plug-in sets that limit
-    if sm_percent is not None and (method != "mps" or sm_percent > share):
-        raise ValueError(f"sm_percent {sm_percent}: needs MPS, and may be {share} at most here")
     return TEMPLATES.get_template(f"{system}.j2").render(
         **counts,
         command=command,
