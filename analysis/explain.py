@@ -62,7 +62,8 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
         lines.append(f"  {'the host' if len(on) == 1 else 'by host'}:")
         lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
     if len(e.replicates):
-        kind = "geometric mean of" if known.scale == LOG else "mean of"
+        kind = "geometric mean" if known.scale == LOG else "mean"
+        kind += ", of the hosts' means, of" if on[1:] else " of"
         kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
         kind = "a line through the logs of" if e.quantity.endswith(AT) else kind
         lines.append(f"  {kind}:")

@@ -231,10 +231,10 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     """Estimates of single hosts, each followed by one over all hosts with the 95 % interval in
     which a new host lies.
 
-    The value is the mean over all replicates, each counting alike. How hosts differ is pooled over
-    sets of a kind, each host counting once; no prediction is narrower than an interval of one of
-    its hosts. Where few sets have several hosts: of one host its interval, of several the least and
-    the most of their values. Rows without a kind have no prediction.
+    The value is the mean of the hosts' values, however many cells each has. How hosts differ is
+    pooled over sets of a kind; no prediction is narrower than an interval of one of its hosts.
+    Where few sets have several hosts: of one host its interval, of several the least and the most
+    of their values. Rows without a kind have no prediction.
     """
     if rows.empty:
         return rows
@@ -243,19 +243,17 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     place = rows["scenario"].map(lambda scenario: parse_scenario(scenario).family) + rows["host"]
     hosts = rows.groupby("order")["host"].transform("size")
     rows["freedom"] = freedom(rows.assign(cell=place, over="", turned=False, n=hosts))
-    group = rows.assign(weight=rows["n"] ** 2).groupby("order")
-    every = group.agg(
+    every = rows.groupby("order").agg(
         n=("n", "sum"),
         hosts=("host", "size"),
         least=("value", "min"),
         most=("value", "max"),
+        value=("value", list),
         half=("half", "max"),
         squares=("squares", "var"),
         freedom=("freedom", "sum"),
-        weight=("weight", "sum"),
         designs=("design", "nunique"),
     )
-    every["weight"] /= every["n"] ** 2
     lists = gathered(rows, "order", ("note", "replicates", "flags", "code", "data"))
     conditions = zip(lists["flags"], lists["code"], lists["data"], strict=True)
     every["flags"] = [mixed(*each) for each in conditions]
@@ -266,24 +264,19 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows.drop_duplicates("order").set_index("order")
     first = first.assign(host="").drop(columns=every.columns, errors="ignore").join(every)
     several = first["hosts"] > 1
-    means = [
-        mean([r["value"] for r in e.replicates], QUANTITIES[e.quantity].scale)
-        if e.hosts > 1
-        else e.value
-        for e in first.itertuples()
+    first["value"] = [
+        mean(e.value, QUANTITIES[e.quantity].scale) for e in first.itertuples(index=False)
     ]
-    first["value"] = pd.Series(means, first.index).clip(first["least"], first["most"])
     first["design"] = first["design"].mask(first["designs"] > 1, BOTH)
     first = first.assign(count=first["hosts"] - 1)
     first["squares"] = first["squares"].fillna(0.0) * first["count"]
     new = chosen(*(totals(first, by) for by in pools(first, "design")))
-    new *= np.sqrt(1 + first["weight"])
+    new *= np.sqrt(1 + 1 / first["hosts"])
     told = new.notna()
     low, high = ends(first.assign(half=np.fmax(new, first["half"])))
     first["low"] = low.where(told, first["least"].where(several, first["low"]))
     first["high"] = high.where(told, first["most"].where(several, first["high"]))
     first["spread"] = first["spread"].mask(several, RANGE).mask(told, PREDICTION)
     both = pd.concat([rows, first.reset_index()]).sort_values("order", kind="stable")
-    return both.drop(
-        columns=["order", "squares", "freedom", "count", "weight", "designs"]
-    ).reset_index(drop=True)
+    both = both.drop(columns=["order", "squares", "freedom", "count", "designs"])
+    return both.reset_index(drop=True)

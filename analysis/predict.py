@@ -126,21 +126,30 @@ class Measured(NamedTuple):
 
 
 def measured(frame: pd.DataFrame, study: str = "") -> Iterator[Measured]:
-    """The sets of a study's estimates of which all is known."""
+    """The sets of a study's estimates of which all is known; their jobs alone on the same hosts."""
     for method in ACTIVITY:
         found = estimates.of(frame, "stp", method=method, window="")
         for e in found[found["jobs"] > 1].itertuples():
             scenario = parse_scenario(e.scenario)
-            alone = []
+            on, alone = set(estimates.on_hosts(frame, e)["host"]), []
             for job, count in scenario.parts:
                 where = {"scenario": scenario_id({job: 1}, scenario.variant), "method": "naive"}
                 where["implementation"] = e.implementation
                 rows = [estimates.get(frame, name, **where) for name in Alone._fields]
-                alone += [Alone(*(row.value if row else np.nan for row in rows))] * count
+                alone += [Alone(*(_mean_on(frame, on, row) for row in rows))] * count
             if np.isfinite([e.value, *np.ravel(alone)]).all():
                 jobs = frozenset(job for job, _ in scenario.parts)
                 name = f"{study} {e.scenario}/{e.implementation}".strip()
                 yield Measured(name, jobs, method, tuple(alone), e.value, place(e))
+
+
+def _mean_on(frame: pd.DataFrame, hosts: set[str], row: estimates.Row | None) -> float:
+    """Of a number over all hosts its mean on these; itself where none of them has it."""
+    if row is None:
+        return np.nan
+    own = estimates.on_hosts(frame, row)
+    own = own.loc[own["host"].isin(hosts), "value"]
+    return float(own.mean()) if len(own) else row.value
 
 
 def scored(frame: pd.DataFrame) -> Iterator[dict]:

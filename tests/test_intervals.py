@@ -95,6 +95,19 @@ def test_the_prediction_holds_a_host_that_was_held_out(hosts, n):
     assert all(np.mean(hit) >= 0.9 for hit in hits.values())
 
 
+def test_a_host_with_more_cells_counts_no_more_than_another():
+    values = {"h1": [4.0], "h2": [4.2], "h3": [6.0, 6.2, 6.4, 6.6, 6.8]}
+    rows = [
+        cell("rate", "7x_a", "eager", "mps", h, v, n)
+        for h in values
+        for n, v in enumerate(values[h])
+    ]
+    found = of_rates(over_hosts(by_host(pd.DataFrame([*rows, *alone("a", "eager", 0.3, 0.2)]))))
+    middles = [math.exp(np.log(each).mean()) for each in values.values()]
+    assert found.loc[("7x_a", ""), "value"] == pytest.approx(math.exp(np.log(middles).mean()))
+    assert found.loc[("7x_a", ""), "n"] == 7
+
+
 def test_no_prediction_is_narrower_than_an_interval_of_its_hosts():
     found = over_hosts(by_host(study(1, lambda k: 1 + k % 3)))
     rates = of_rates(found)

@@ -137,6 +137,17 @@ def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known()
     assert found["s 3x_a--files/paper_step", "mps"].alone == (Alone(0.1, 0.05),) * 3
 
 
+def test_a_set_is_held_against_its_jobs_alone_on_the_hosts_that_measured_it():
+    hosts = {"h1": 0.2, "h2": 0.4, "h3": 0.9}
+    rows = [number(q, "1x_a", "naive", value=0.5) for q in ("gract", "smact")]
+    for host, share in hosts.items():
+        rows += [number(q, "1x_a", "naive", value=share, host=host) for q in ("gract", "smact")]
+    rows += [number("stp", "2x_a", value=1.9)]
+    rows += [number("stp", "2x_a", value=1.9, host=host) for host in ("h1", "h2")]
+    (found,) = measured(frame(rows))
+    assert found.alone == (pytest.approx((0.3, 0.3)),) * 2
+
+
 def test_each_measured_set_has_its_prediction_beside_it_and_the_study_its_errors():
     def alone(share):
         return [number(q, "1x_a", "naive", value=share) for q in ("gract", "smact")]
