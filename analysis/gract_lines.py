@@ -27,7 +27,7 @@ AT = "_at_gract"
 POINTS, SPREAD = 4, 1.3  # least for a line: points, and highest over lowest GRACT of them
 # Implementations that launch the paper's kernels and wait for less: GRACT alone differs, not the
 # work. In bf16 the kernels are others, and the job another one.
-KERNELS = ("precision", "channels_last", "cudnn_benchmark")
+KERNELS = ("precision", "channels_last")
 
 
 def line(x: pd.Series, y: pd.Series, at: float | np.ndarray) -> tuple | None:

@@ -31,7 +31,6 @@ _METHODS = {
 }
 _ARMS = {
     PAPER_IMPLEMENTATION: "paper style",
-    "paper_default": "paper style, default kernels",
     "eager": "TF32, no waiting",
     "bf16": "bf16",
     "bf16_autograd": "bf16 (autograd's thread)",
@@ -62,7 +61,6 @@ MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">"}
 MARKERS |= {"streams": "D", "mig": "^"}
 ARM_COLOURS = {
     PAPER_IMPLEMENTATION: "#0B5394",
-    "paper_default": "#777777",
     "eager": "#2A9D8F",
     "bf16": "#7A5BA8",
     "bf16_autograd": "#5C9BD5",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from analysis.records import flags
 from analysis.records.schema import SCHEMA
 from analysis.records.untrusted_files import read_table
-from workflow.collocation.spec.names import ALONE_VARIANTS, ANCHOR, conditions_of, parse_scenario
+from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 
 COMPLETED, UNVERIFIED = "completed", "unverified"
 # A total that changes by this much between the first and the last third is not steady, unless it is
@@ -70,8 +70,7 @@ def prepared(rows: pd.DataFrame) -> Runs:
     members["at"] = (
         members["cell"].astype(object) + "/a" + members["attempt"].astype(str).astype(object)
     )
-    members = _conditions(members)
-    return Runs(members[members["variant"] != ANCHOR].reset_index(drop=True), hosts, left_out)
+    return Runs(_conditions(members).reset_index(drop=True), hosts, left_out)
 
 
 def _hosts(members: pd.DataFrame) -> pd.DataFrame:
@@ -83,8 +82,7 @@ def _hosts(members: pd.DataFrame) -> pd.DataFrame:
         sessions=("session", "nunique"),
         named=("session", lambda names: ", ".join(sorted(set(names)))),
     )
-    grid = done[done["current"] & ~done["scenario"].str.endswith(f"--{ANCHOR}")]
-    hosts["cells"] = grid.groupby(["machine", "hardware"])["cell"].nunique()
+    hosts["cells"] = done[done["current"]].groupby(["machine", "hardware"])["cell"].nunique()
     hosts = hosts.fillna({"cells": 0}).reset_index().sort_values(["first", "machine", "hardware"])
     return hosts.assign(host=[f"h{place}" for place in range(1, len(hosts) + 1)])
 

@@ -99,7 +99,7 @@ def set_up(spec: dict) -> torch.device:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         mapped = psutil.Process().memory_info().vms
         resource.setrlimit(resource.RLIMIT_AS, (mapped + spec["memory_limit_bytes"], hard))
-    torch.backends.cudnn.benchmark = spec["cudnn_benchmark"]
+    torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     random.seed(spec["seed"])

@@ -60,7 +60,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         "implementation": implementation,
     }
     cell |= {"method": method, "replicate": replicate, "attempt": options.get("attempt", 1)}
-    job = {"dataset": "images", "batch_size": 32, "nominal_train_size": TRAIN_SIZE}
+    job = {"dataset": "images", "batch_size": 32}
     job["input"] = {"mode": parsed.variant if parsed.variant in ("files", "shared") else "resident"}
     job |= options.get("limits", {})
     spec = {"measure": {"kind": measure, "window_s": 10}, "seed": 42}

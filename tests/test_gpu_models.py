@@ -29,7 +29,6 @@ OPTIMIZER |= {"schedule": "cosine", "schedule_epochs": 300}
 SPEC = {"kind": "vision", "model": "resnet26", "batch_size": 128, "input_size": 32, "classes": 1000}
 SPEC |= {"optimizer": OPTIMIZER, "label_smoothing": 0.1, "precision": "bf16", "channels_last": True}
 SPEC |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
-SPEC |= {"cudnn_benchmark": True}
 SPEC |= {"device": "cuda", "threads": 2}
 GRAPH = SPEC | {"cuda_graph": True}
 DLRM = {

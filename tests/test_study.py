@@ -95,7 +95,7 @@ def test_exported_schemas_are_those_of_the_models(tmp_path):
 STUDY_MISTAKES = r"""
 replicats: 3 | replicats: unknown key | did you mean 'replicates'?
 replicates: 0 | replicates: | equal to 1, got 0
-implementations: [fast] | implementations.0: | 'paper_step', 'paper_default' | got 'fast'
+implementations: [fast] | implementations.0: | 'paper_step', 'eager' | got 'fast'
 datasets: {cifar: {}} | datasets.cifar: | 'cifar10', 'digits' | got 'cifar' | (and 2 more)
 cores_for_workload: {resnet: 2} | cores_for_workload: unknown workload 'resnet' | SMALL
 measure: {kind: completion} | ladders.0: a completion is measured of 'mixes' only

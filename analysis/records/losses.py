@@ -59,8 +59,12 @@ def members_of(record: Record) -> list[Losses]:
             cell.implementation,
             json.dumps(own.get("input"), sort_keys=True),
         )
-        seed = own.get("seed", spec.get("seed"))
-        kind = (*about, seed, sources.get(own.get("dataset")), record.gpu and record.gpu.name)
+        kind = (
+            *about,
+            spec.get("seed"),
+            sources.get(own.get("dataset")),
+            record.gpu and record.gpu.name,
+        )
         name, code = (cell.id, cell.attempt, member.member), record.provenance.get("digest")
         pairs = zip(member.loss.step, member.loss.value, strict=False)
         early = {step: math.inf if v is None else v for step, v in pairs if step < EARLY_STEPS}

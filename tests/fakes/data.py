@@ -45,7 +45,6 @@ def member_spec(folder: Path, /, **changes) -> dict:
     spec |= {"model_args": {}, "batch_size": 16, "input_size": 32, "classes": 10, "optimizer": SGD}
     spec |= {"label_smoothing": 0.1, "precision": "tf32", "channels_last": False, "sync": True}
     spec |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
-    spec |= {"cudnn_benchmark": True}
     spec |= {"data": {"name": "fake", "path": str(folder)}, "folder": str(folder)}
     spec |= {"input": {"mode": "resident", "samples": 10_000}, "device": "cpu", "threads": 1}
     spec |= {"cores": sorted(os.sched_getaffinity(0)), "environment": {}, "warmup_steps": 4}

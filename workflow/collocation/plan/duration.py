@@ -73,7 +73,7 @@ class Estimates:
 
 def _in_turn(spec: CellSpec) -> int:
     """Processes that choose kernels one after the other."""
-    if spec.measure.autotune != "sequential" or not spec.implementation.cudnn_benchmark:
+    if spec.measure.autotune != "sequential":
         return 0
     of_one = spec.methods.count(STREAMS)
     return len(spec.members) - of_one + (of_one > 0)

@@ -225,8 +225,7 @@ def finished(cells: list[Cell], attempts: Attempts, sealed: bool = False) -> lis
     found = [same(cell, attempts) for cell in cells]
     if sealed:
         planned = {cell.id: None for cell in cells}
-        others = sorted(attempts.keys() - planned.keys(), reverse=True)
-        others.sort(key=lambda name: int(name.rpartition("/r")[2]))  # as results/h200 was sealed
+        others = sorted(attempts.keys() - planned.keys())
         found = [attempts.get(name, []) for name in (*planned, *others)]
     counted = [attempt for tried in found for attempt in tried if attempt.content]
     return [attempt for attempt in counted if attempt.status != "postponed"]

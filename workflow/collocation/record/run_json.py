@@ -106,7 +106,7 @@ class Member(Part):
     input_share: float | None = None
     data_wait_share: float | None = None
     windows: dict[str, Rate] = {}
-    epochs: list[dict] = []  # of earlier records
+    epochs: list = Field([], exclude=True)  # always empty: records of results/ladder have it
     loss: Loss = Loss()
 
 
@@ -124,7 +124,7 @@ class Record(Part):
     phase: Phase | None = None
     method: MethodEvidence
     gpu: Gpu | None = None
-    gpu_state: dict = {}  # of earlier records; telemetry has it now
+    gpu_state: dict = Field({}, exclude=True)  # the same
     windows: list[Window] = []
     members: list[Member] = []
     data: list[dict] = []

@@ -1,8 +1,8 @@
 """All that decides what a cell measures: typed from the grid to run.json, flat JSON in there.
 
 Two specs are the same if their digests are, which leave out what is as by default: a field that is
-added measures nothing again if its default is what was done before (Measure says why it is not, of
-`autotune`). Where the same spec comes to mean something else, VERSION counts on.
+added measures nothing again if its default is what was done before. Where the same spec comes to
+mean something else, VERSION counts on.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -20,8 +20,7 @@ from workflow.collocation.spec.study import WITHOUT, Measure, Sizes
 from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, model_of
 
 VERSION = 1  # of what a spec means: another one measures all cells again
-FIRST = 1  # of specs that name none
-FIRST_KIND = "vision"  # of members that name none
+FIRST = 1  # which digests leave out
 BESIDE = {"description", "input"}  # of a workload: told by others, or otherwise
 MISSING = object()
 
@@ -31,8 +30,6 @@ class MeasureSpec(Measure):
     those of the same workload if others stay. second_context: once all are warm another process
     opens CUDA, and ends (gpu.second_context says why).
     """
-
-    formerly: ClassVar[dict] = {"other_gpus": "any"}  # keys that specs once had, with one value
 
     leaving_member: int | None = None
     second_context: bool | None = None
@@ -53,7 +50,7 @@ class ImplementationSpec(Strict):
     cuda_graph: bool
     backward: Literal["autograd", "caller"] = "autograd"
     compile: bool = False
-    cudnn_benchmark: bool = True
+    cudnn_benchmark: Literal[True] = True
 
 
 class MemberSpec(Strict):
@@ -150,14 +147,11 @@ def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 def _defaults(flat: dict) -> dict[tuple, object]:
     """Path → the value that a spec which does not name it means."""
-    measure = MeasureSpec.formerly | _default(MeasureSpec)
-    paths = dict(
-        _leaves(
-            {"version": FIRST, "implementation": _default(ImplementationSpec), "measure": measure}
-        )
-    )
+    parts = {"implementation": ImplementationSpec, "measure": MeasureSpec}
+    given = {name: _default(model) for name, model in parts.items()}
+    paths = dict(_leaves({"version": FIRST, **given}))
     for index, member in enumerate(flat.get("members") or ()):
-        of_kind = defaults(str(member.get("kind", FIRST_KIND)))
+        of_kind = defaults(str(member.get("kind")))
         paths |= {("members", index, *path): value for path, value in of_kind}
     return paths
 
@@ -167,8 +161,7 @@ def defaults(kind: str) -> list[tuple[tuple, object]]:
     """The same of a member with that kind of job."""
     model = model_of(kind)
     member = {"input": ItsOwn().model_dump()} | _default(model) | _default(MemberSpec)
-    told = {key: value for key, value in member.items() if key != "description"}
-    return [*_leaves(told), *_leaves(model.formerly)]
+    return [*_leaves({key: value for key, value in member.items() if key != "description"})]
 
 
 def _default(model: type[BaseModel]) -> dict:

@@ -17,7 +17,6 @@ _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_grap
 _BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
 IMPLEMENTATIONS = {
     "paper_step": {**_EAGER, "sync": True},
-    "paper_default": {**_EAGER, "sync": True, "cudnn_benchmark": False},
     "eager": {**_EAGER, "backward": "caller"},
     "bf16": {**_BF16, "backward": "caller"},
     "bf16_autograd": _BF16,
@@ -25,8 +24,8 @@ IMPLEMENTATIONS = {
     "compile": {**_BF16, "cuda_graph": True, "compile": True},
 }
 PAPER_IMPLEMENTATION = next(iter(IMPLEMENTATIONS))
-# What choosing kernels changes, and what autograd's thread costs: ways that only a control needs.
-CONTROL_IMPLEMENTATIONS = ("paper_default", "bf16_autograd")
+# What autograd's thread costs: only a control needs it.
+CONTROL_IMPLEMENTATIONS = ("bf16_autograd",)
 
 # naive under another name: held against naive, and drawn nowhere.
 TWIN = "naive_again"
@@ -37,8 +36,6 @@ METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g", "mig_1g2x",
 # Variants of an alone cell that other cells are normalised by, each within its own input.
 SHARED = "shared"  # input of jobs that one loader feeds
 ALONE_VARIANTS = ("", "files", SHARED)
-# What a session begins with: holds sessions against each other, and is no part of the grid.
-ANCHOR = "anchor"
 # Members with fixed work, until the last is done: tries the rule of the table of the pair.
 COMPLETION = "completion"
 # Sets that take turns in one cell, its conditions: `alone` (of a mix `alone:<workload>`) or a

@@ -64,9 +64,6 @@ class Measure(Strict):
     slices: StrictInt = Field(60, ge=2, description="of kind interleaved: slices of each condition")
     slice_s: float = Field(0.5, gt=0, description="seconds of a slice, from resume to hold")
     drop_s: float = Field(0.1, ge=0, description="of them, at its beginning, that do not count")
-    # Records from before the key, such as those of results/h200, are of members that chose as they
-    # came, beside each other's warm-up. They count as if sequential, or all would be measured
-    # again.
     autotune: Literal["sequential", "concurrent"] = Field(
         "sequential", description="members choose cuDNN's kernels"
     )

@@ -63,7 +63,6 @@ class Workload(Strict):
 
     arrivals: ClassVar[str] = ""  # what it waits for, at times that nobody else decides
     uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
-    formerly: ClassVar[dict] = {}  # keys that specs of the kind once had, and their one value
     missing: ClassVar[dict[str, str]] = {}  # key → what it names that is not there, in a sentence
     own_code: ClassVar[dict[str, str]] = {}  # key → `module:name` of the user's own code,
     own_files: ClassVar[list[Path]] = []  # and files of it: its cells run again when they change
@@ -132,14 +131,6 @@ class VisionWorkload(Trained):
 class DlrmWorkload(Trained):
     """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
 
-    formerly: ClassVar[dict] = {
-        "input_size": 0,
-        "classes": 1000,
-        "label_smoothing": 0.1,
-        "optimizer": Optimizer(
-            momentum=0.0, nesterov=False, weight_decay=0.0, schedule="constant"
-        ).model_dump(exclude={"base_lr", "base_batch"}),
-    }
     input_size: ClassVar[int] = 0  # it has no images
 
     kind: Literal["dlrm"] = Field(description="a recommender")
