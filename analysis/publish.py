@@ -20,7 +20,7 @@ import pandas as pd
 from analysis import claims, estimates, gract_lines, predict, reported, rules, runs, study
 from analysis.coverage import coverage
 from analysis.derived import derived
-from analysis.estimates import INTERVAL, NONE
+from analysis.estimates import INTERVAL
 from analysis.intervals import by_host, over_hosts
 from analysis.records import flags
 from analysis.records.untrusted_files import read_json
@@ -62,8 +62,8 @@ def _marked(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def benches(folder: Path) -> Iterator[dict]:
-    """What `make bench` measured for the study: what watching costs, and SMACT where it was read
-    while so many SMs were busy. Raises ValueError with one line that names the file.
+    """What `make bench BENCH=watching` measured for the study: what watching costs. Raises
+    ValueError with one line that names the file.
     """
     for path in sorted((folder / "bench").glob("*.json")):
         content = read_json(path)
@@ -75,24 +75,7 @@ def benches(folder: Path) -> Iterator[dict]:
 
 
 def _bench(content: dict) -> Iterator[dict]:
-    """A file's numbers: of `watching`, or of what the shipped studies keep."""
-    about = {"quantity": "bench"}
-    if "readings" in content:
-        for reading in content["readings"]:
-            busy, sms = reading["busy_sms"], reading["sm_count"]
-            note = f"SMACT read while a kernel spun on {busy} of {sms} SMs"
-            about |= {"name": f"smact_{busy}_of_{sms}", "note": note}
-            yield about | {"value": reading["smact"]}
-        return
-    about |= {"unit": "%"}
-    if "workloads" in content:
-        for workload, measured in content["workloads"].items():
-            cost = measured["costs"]["ours"]
-            note = f"throughput that the sampler costs the members of {measured['cell']}"
-            about |= {"name": f"sampler_{workload}", "note": note, "n": cost["pairs"]}
-            about |= {"value": cost["loss_percent"], "low": cost["low"], "high": cost["high"]}
-            yield about | {"spread": NONE if cost["low"] is None else INTERVAL}
-        return
+    about = {"quantity": "bench", "unit": "%"}
     for cell, watchers in content.items():
         for watcher, found in watchers.items():
             for what in ("throughput", "power"):

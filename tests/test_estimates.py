@@ -483,20 +483,13 @@ def test_latency_over_alone_is_of_one_replicate():
 
 
 def test_readings_of_the_bench_become_numbers(tmp_path):
-    cost = {"loss_percent": 1.5, "low": 0.5, "high": 2.5, "pairs": 20}
     of_ours = {"throughput": [-0.3, -0.5, -0.1], "power": [float("nan")] * 3, "blocks": 8}
     of_smi = of_ours | {"power": [0.2, -0.1, 0.5]}
     (tmp_path / "bench").mkdir()
-    for name, content in {
-        "sampler": {"workloads": {"thin": {"cell": "7x", "costs": {"ours": cost}}}},
-        "smact": {"readings": [{"busy_sms": 33, "sm_count": 132, "smact": 0.25}]},
-        "watching": {"7x_thin/bf16/mps/r1": {"ours": of_ours, "nvidia-smi -l 1": of_smi}},
-    }.items():
-        (tmp_path / "bench" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    content = {"7x_thin/bf16/mps/r1": {"ours": of_ours, "nvidia-smi -l 1": of_smi}}
+    (tmp_path / "bench" / "watching.json").write_text(json.dumps(content), encoding="utf-8")
     found = {e.id: told(e)[:3] for e in frame(publish.benches(tmp_path)).itertuples()}
     assert found == {
-        "bench:sampler_thin": (1.5, 0.5, 2.5),
-        "bench:smact_33_of_132": (0.25, None, None),
         "bench:throughput_ours_7x_thin_bf16_mps_r1": (-0.3, -0.5, -0.1),
         "bench:throughput_nvidia_smi_l_1_7x_thin_bf16_mps_r1": (-0.3, -0.5, -0.1),
         "bench:power_nvidia_smi_l_1_7x_thin_bf16_mps_r1": (0.2, -0.1, 0.5),
@@ -508,7 +501,6 @@ def test_readings_of_the_bench_become_numbers(tmp_path):
     [
         [],
         {"rows": [1]},
-        {"workloads": {"thin": {}}},
         {"7x_thin/bf16/mps/r1": {"ours": {"throughput": [1, 2]}}},
     ],
 )
