@@ -18,10 +18,15 @@ FED = ("data_wait", "host_memory", "samples", "distinct")
 COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
 
 
-def _over(method: str, but: str = "", only: str = "") -> Callable[[pd.DataFrame], object]:
-    """Throughput over throughput; of a mix, whose samples do not add up, STP over STP."""
+def _over(
+    method: str, but: str = "", only: tuple[str, ...] = ("",)
+) -> Callable[[pd.DataFrame], object]:
+    """Throughput over throughput; of a mix, whose samples do not add up, STP over STP.
+
+    only: methods whose names begin so.
+    """
     return lambda r: (
-        r.total.where(r.alike, r.stp).where((r.method != but) & (r.method == (only or r.method))),
+        r.total.where(r.alike, r.stp).where((r.method != but) & r.method.str.startswith(only)),
         r[f"{method}_total"].where(r.alike, r[f"{method}_stp"]),
     )
 
@@ -80,7 +85,7 @@ FORMULAS = (
         ("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
         ("rate_over_naive", _over("naive", "naive"), "naive_at"),
         ("rate_over_mig", _over("mig", "mig"), "mig_at"),
-        ("rate_over_mps", _over("mps", only="streams"), "mps_at"),
+        ("rate_over_mps", _over("mps", only=("streams", "mps_")), "mps_at"),
         (
             "gract_over_mps",
             lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),

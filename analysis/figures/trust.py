@@ -15,8 +15,8 @@ from workflow.collocation.spec.names import parse_scenario
 @figure(
     "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
     "alone, which differs between hosts. Small marks: mean of one host and implementation each. "
-    "Lines: least squares. Large marks: the lines at the paper's GRACT, with their 95 % interval. "
-    "Crosses: the paper's numbers. Figures beside them: how many jobs."
+    "Lines: least squares. Large marks: the lines extrapolated to the paper's GRACT, with 95 % "
+    "intervals. Crosses: the paper's numbers. Figures beside them: how many jobs."
 )
 def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each set."""

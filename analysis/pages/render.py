@@ -83,9 +83,15 @@ class Study:
 
         def between(quantity: str, **where: str) -> str:
             """The lowest and the highest of a quantity's numbers of several jobs."""
-            found = estimates.of(self.estimates, quantity, **where)
-            found = found[found["jobs"] > 1]["value"]
-            return f"{labels.number(found.min())} to {labels.number(found.max())}"
+            found = estimates.of(self.estimates, quantity, **{"window": ""} | where)
+            return labels.range_of(found[found["jobs"] > 1]["value"])
+
+        def by_host(of: str) -> str:
+            """A number with the lowest and the highest host's: `4.98 (4.20 to 6.35)`."""
+            e = self.number(of)
+            each = estimates.on_hosts(self.estimates, e)["value"]
+            ends = f" ({labels.range_of(each)})" if len(each) > 1 else ""
+            return labels.number(e.value) + ends
 
         def get(quantity: str, **where: str) -> estimates.Row | None:
             return estimates.get(self.estimates, quantity, **where)
@@ -105,6 +111,7 @@ class Study:
             "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
             "between": between,
+            "by_host": by_host,
             "predictor": yaml.safe_load(predict.FILE.read_text("utf-8"))["constants"],
             "count": count,
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
