@@ -424,7 +424,7 @@ class _Study:
             | {"member": member, "member_status": "completed", "workload": name, "model": name}
             | {"window": WINDOW, "window_s": WINDOW_S, "samples_per_s": rate}
             | {"steps": int(WINDOW_S * rate / BATCH), "drift": 0.001, "drift_error": 0.002}
-            | {"epoch_time_s": TRAIN_SIZE / rate, "epoch_time_kind": "rate"}
+            | {"epoch_time_s": TRAIN_SIZE / rate}
             | {"power": power, "energy_j": power * WINDOW_S}
             | {name: share * float(more["gract"]) for name, share in _ACTIVITY.items()}
             | {"memory_peak_reserved": 0.8e9 * self.jobs[name].memory}

@@ -47,7 +47,6 @@ def rows_of(record: Record) -> list[dict]:
             row |= _seen_in_window(record, name, member.member)
             if row["nominal_train_size"] and rate.samples_per_s:
                 row["epoch_time_s"] = row["nominal_train_size"] / rate.samples_per_s
-                row["epoch_time_kind"] = "rate"
             rows.append(row)
     flagged = flags.union([*record.flags, *_flags(record, rows)])
     return [row | {"flags": flagged} for row in rows or [base]]
@@ -74,7 +73,6 @@ def _cell_columns(record: Record) -> dict:
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
         "session": provenance.get("session"),
         "total_s": record.timing.get("total_s"),
-        "other_gpus_busy": record.host.get("other_gpus_busy"),
         **_seen_in_cell(record),
     }
 
@@ -97,7 +95,6 @@ def _member_columns(record: Record, member: Member) -> dict:
         "seed": record.spec.get("seed"),
         "nominal_train_size": data.get("nominal_train_size"),
         "loss_last": member.loss.value[-1] if member.loss.value else None,
-        "epochs_done": len(member.epochs),
         "cores": len(member.cores) or None,
     }
 
