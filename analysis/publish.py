@@ -2,16 +2,14 @@
 
 python -m analysis estimate --folder results/ladder
 
-Reads runs.parquet and plan.json of the folder, bench/*.json where they are, and the paper's values;
-decides the claims; writes estimates.parquet, and estimates.csv without the replicates.
+Reads runs.parquet and plan.json of the folder, and the paper's values; decides the claims; writes
+estimates.parquet, and estimates.csv without the replicates.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +18,6 @@ import pandas as pd
 from analysis import claims, estimates, gract_lines, predict, reported, rules, runs, study
 from analysis.coverage import coverage
 from analysis.derived import derived
-from analysis.estimates import INTERVAL
 from analysis.intervals import by_host, over_hosts
 from analysis.records import flags
 from analysis.records.untrusted_files import read_json
@@ -61,32 +58,6 @@ def _marked(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(flags=found["flags"].mask(above, pd.Series(marked, found.index)))
 
 
-def benches(folder: Path) -> Iterator[dict]:
-    """What `make bench BENCH=watching` measured for the study: what watching costs. Raises
-    ValueError with one line that names the file.
-    """
-    for path in sorted((folder / "bench").glob("*.json")):
-        content = read_json(path)
-        try:
-            found = [*_bench(content)]
-        except (LookupError, TypeError, AttributeError, ValueError):
-            raise ValueError(f"{path}: no readings that 'make bench' writes") from None
-        yield from found
-
-
-def _bench(content: dict) -> Iterator[dict]:
-    about = {"quantity": "bench", "unit": "%"}
-    for cell, watchers in content.items():
-        for watcher, found in watchers.items():
-            for what in ("throughput", "power"):
-                value, low, high = found[what]
-                name = "_".join(re.findall(r"[a-zA-Z0-9]+", f"{what} {watcher} {cell}"))
-                note = f"change of {what} of {cell} beside {watcher}"
-                about |= {"name": name, "note": note, "n": found["blocks"], "spread": INTERVAL}
-                if not math.isnan(value):
-                    yield about | {"value": value, "low": low, "high": high}
-
-
 def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFrame:
     """All numbers of a study's folder. Raises OSError, or ValueError with one line that names the
     file.
@@ -95,7 +66,7 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFra
     plan = read_json(folder / "plan.json")
     found = [build(runs.read(folder / "runs.parquet"), plan)]
     printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
-    found += [printed.drop_duplicates("id"), estimates.combined([pd.DataFrame(benches(folder))])]
+    found.append(printed.drop_duplicates("id"))
     for more in (predict.scored, gract_lines.read, partial(claims.verdicts, criteria)):
         numbers = pd.concat(found, ignore_index=True)
         found.append(estimates.combined([pd.DataFrame(more(estimates.ordered(numbers)))]))

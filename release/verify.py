@@ -127,7 +127,7 @@ def derived(study: Path, names: Sequence[str]) -> list[Line]:
 def lay(study: Path, there: Path) -> None:
     """Link a study's raw files into a folder `results/STUDY`: texts tell some of their paths."""
     there.mkdir(parents=True)
-    for name in ("cells", "datasets", "bench"):
+    for name in ("cells", "datasets"):
         if (study / name).exists():
             (there / name).symlink_to((study / name).resolve())
     for name in (PLAN, "mig_layouts.json", NOT_RUN, RAW):  # links are not read

@@ -1,6 +1,5 @@
 """Estimates: what each number is made of, and the laws that all of them obey."""
 
-import json
 import math
 import re
 from collections import Counter
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import estimates, explain, publish, runs
+from analysis import estimates, explain, runs
 from analysis.formulas import FED
 from analysis.gract_lines import AT, READ
 from analysis.quantities import QUANTITIES
@@ -67,7 +66,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     lines = {name + AT for name in READ}
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     served = {*SERVED, "tpot_over_alone", "e2el_over_alone"}
-    made = {"claim", "bench", *rewritten, "aa", "stp_predicted", *lines, *served}
+    made = {"claim", *rewritten, "aa", "stp_predicted", *lines, *served}
     made |= {"cpu_per_sample", *FED}  # of studies whose jobs share a loader
     assert missing == made
     assert 0.99 < rich["jain:7x_thin_b32/paper_step/mps"].value <= 1  # members are alike
@@ -480,32 +479,3 @@ def test_latency_over_alone_is_of_one_replicate():
     }
     for e in over.values():
         assert e[-1] == pytest.approx([1.5] * 4)
-
-
-def test_readings_of_the_bench_become_numbers(tmp_path):
-    of_ours = {"throughput": [-0.3, -0.5, -0.1], "power": [float("nan")] * 3, "blocks": 8}
-    of_smi = of_ours | {"power": [0.2, -0.1, 0.5]}
-    (tmp_path / "bench").mkdir()
-    content = {"7x_thin/bf16/mps/r1": {"ours": of_ours, "nvidia-smi -l 1": of_smi}}
-    (tmp_path / "bench" / "watching.json").write_text(json.dumps(content), encoding="utf-8")
-    found = {e.id: told(e)[:3] for e in frame(publish.benches(tmp_path)).itertuples()}
-    assert found == {
-        "bench:throughput_ours_7x_thin_bf16_mps_r1": (-0.3, -0.5, -0.1),
-        "bench:throughput_nvidia_smi_l_1_7x_thin_bf16_mps_r1": (-0.3, -0.5, -0.1),
-        "bench:power_nvidia_smi_l_1_7x_thin_bf16_mps_r1": (0.2, -0.1, 0.5),
-    }
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [],
-        {"rows": [1]},
-        {"7x_thin/bf16/mps/r1": {"ours": {"throughput": [1, 2]}}},
-    ],
-)
-def test_a_bench_of_unknown_form_is_refused(tmp_path, content):
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "mine.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(ValueError, match="mine.json: no readings that 'make bench' writes$"):
-        list(publish.benches(tmp_path))

@@ -1,7 +1,6 @@
 """Pages and tables: their numbers are the estimates; they are made of any study."""
 
 import csv
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis import claims, labels, pages, publish
+from analysis import claims, labels, pages
 from analysis import estimates as table
 from analysis.__main__ import main as analysis
 from analysis.advice import Option
@@ -200,18 +199,6 @@ def test_belief_says_yes_to_equal_work_only_where_losses_were_compared(
     text = render.Study(written(tmp_path / "work", found), RULES).page("belief")
     (row,) = re.findall(r"^\| Each job did the same work.* \| (.*) \|$", text, re.M)
     assert row.strip() == ("yes" if checked else "not shown")
-
-
-def test_belief_tells_what_the_bench_says_of_watching(tmp_path):
-    of_ours = {"throughput": [-0.31, -0.52, -0.11], "power": [0.2, -0.1, 0.5], "blocks": 8}
-    bench = tmp_path / "work" / "bench" / "watching.json"
-    bench.parent.mkdir(parents=True)
-    bench.write_text(json.dumps({"7x_thin_b32/bf16/mps/r1": {"NVML, 10 Hz": of_ours}}))
-    found = [*NOTHING, *publish.benches(bench.parents[1])]
-    text = render.Study(written(bench.parents[1], found), RULES).page("belief")
-    rows = re.findall(r"^\| change of (\w+) of .* beside NVML, 10 Hz \| (.*) \|$", text, re.M)
-    shown = {what: re.findall(r"[\d.]+", said)[:3] for what, said in rows}
-    assert shown == {"throughput": ["0.31", "0.52", "0.11"], "power": ["0.20", "0.10", "0.50"]}
 
 
 def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tmp_path):

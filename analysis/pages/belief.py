@@ -52,9 +52,3 @@ def _within(e: Row, most: float) -> str:
     if e.low != e.low or any(e.low < end < e.high for end in (1 - most, 1 + most)):
         return "not shown"
     return "yes" if 1 - most < e.low and e.high < 1 + most else "no"
-
-
-def monitoring(estimates: pd.DataFrame) -> pd.DataFrame:
-    """What `make bench` read for the study."""
-    rows = table.of(estimates, "bench").itertuples()
-    return pd.DataFrame([{"measured": e.note, "value": Number(e, labels.span)} for e in rows])

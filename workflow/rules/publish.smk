@@ -67,7 +67,6 @@ rule estimate:
         reported=REPORTED,
         claims=CLAIMS,
         predictor=PREDICTOR,
-        bench=[path.as_posix() for path in Path(STUDY, "bench").glob("*.json")],
     output:
         estimates=ESTIMATES,
         csv=f"{STUDY}/estimates.csv",
