@@ -31,10 +31,6 @@ def _over(
     )
 
 
-def _growth(fewer: str, jobs: int) -> Callable[[pd.DataFrame], object]:
-    return lambda r: (r.total.where(r.alike & ~r.mixed & (r.jobs > jobs)), r[f"{fewer}_total"])
-
-
 def _slowed(r: pd.DataFrame) -> pd.Series:
     """Sets, and a job alone by another method: a job alone is not slowed down."""
     return (r.jobs > 1) | (r.method != "naive")
@@ -50,7 +46,6 @@ FORMULAS = (
         ("time_over_serial", lambda r: (r.took, r.serial), "over"),
         ("saving", lambda r: 1 - r.took / r.serial, "over"),
     ),
-    ("member", ("survivor_over_alone", lambda m: (m.later, m.alone_rate), "alone_at")),
     (
         "run",
         ("rate", lambda r: r.total.where(r.alike)),
@@ -66,7 +61,6 @@ FORMULAS = (
         ("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),
         ("antt", lambda r: r.antt.where(_slowed(r)), "over"),
         ("slowdown_worst", lambda r: (r.worst_alone.where(_slowed(r)), r.worst_rate), "worst_at"),
-        ("jain", lambda r: r.jain.where(r.jobs > 1), "over"),
     ),
     ("job", ("slowdown", lambda j: j.slower.where(~j.alike), "alone_at")),
     (
@@ -77,7 +71,6 @@ FORMULAS = (
         ("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
         ("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline)),
         ("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
-        ("memory_reserved", lambda r: r.reserved),
         ("power", lambda r: r.power),
         ("memory", lambda r: r.gpu_memory_used / GB),
         ("memory_of_jobs", lambda r: r.of_jobs),
@@ -91,8 +84,11 @@ FORMULAS = (
             lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),
             "mps_at",
         ),
-        ("stp_over_2", _growth("two", 2), "two_at"),
-        ("stp_over_3", _growth("three", 3), "three_at"),
+        (
+            "stp_over_3",
+            lambda r: (r.total.where(r.alike & ~r.mixed & (r.jobs > 3)), r.three_total),
+            "three_at",
+        ),
         ("energy_per_sample", lambda r: r.energy),
         (
             "energy_edge_error",

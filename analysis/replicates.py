@@ -25,8 +25,8 @@ BATCHES, ROUNDS = 10, 2
 COLUMNS = ["run", "at", "scenario", "implementation", "method", "window", "jobs", "mixed"]
 COLUMNS += ["variant", "condition", "again", "current", "baseline", "replicate", "device"]
 COLUMNS += ["member", "workload", "input_mode"]
-COLUMNS += ["samples_per_s", "slices", "gract_slices", "samples_per_s_alone_after", "epoch_time_s"]
-COLUMNS += ["steps", "batch_size", "window_s", "memory_peak_reserved", *ACTIVITY, "power"]
+COLUMNS += ["samples_per_s", "slices", "gract_slices", "epoch_time_s"]
+COLUMNS += ["steps", "batch_size", "window_s", *ACTIVITY, "power"]
 COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *SERVED]
 FED = ["cpu_cores", "rss", "data_wait_share", "distinct_samples"]  # of studies of shared loaders
 COLUMNS += FED
@@ -105,15 +105,11 @@ def _values(used: pd.DataFrame) -> pd.DataFrame:
     runs = runs[~runs["again"]]
     for method in ("naive", "mig", "mps"):
         runs = _beside(runs, sets[sets["method"] == method], method, "scenario")
-    for fewer, jobs in (("two", 2), ("three", 3)):
-        alike = sets[(sets["jobs"] == jobs) & ~sets["mixed"]]
-        runs = _beside(runs, alike, fewer, "method", "workload", "variant")
+    three = sets[(sets["jobs"] == 3) & ~sets["mixed"]]
+    runs = _beside(runs, three, "three", "method", "workload", "variant")
     again = _beside(again, sets, "first", "scenario", "method")
-    members, jobs = _jobs(
-        members.merge(runs[[*RUN, "alike", "total", "stp", "serial"]], on=RUN, suffixes=("", "_y"))
-    )
-    stayed = _stayed(members)
-    tables = {"run": runs, "job": jobs, "member": members, "again": again, "stayed": stayed}
+    members = members.merge(runs[[*RUN, "alike", "total", "stp"]], on=RUN)
+    tables = {"run": runs, "job": _jobs(members), "again": again, "stayed": _stayed(members)}
     found = [
         _rows(tables[kind], slot, *formula)
         for slot, (kind, *formulas) in enumerate(FORMULAS)
@@ -166,7 +162,6 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
     """A row per run: readings of the GPU, and what its members do together."""
     members = members.assign(
         slower=1 / members["progress"],
-        squared=members["progress"] ** 2,
         device_work=members["progress"] * members["alone_gract"],
         work=(members["steps"] * members["batch_size"]).where(members["distinct_samples"].notna()),
     )
@@ -193,14 +188,12 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         first_busy=runs["alone_gract"],
         stp=stp,
         antt=every("slower", "mean"),
-        jain=stp**2 / (size * every("squared", "sum")),
         s=every("device_work", "sum"),
         worst_alone=worst["alone_rate"].where(stp.notna()),
         worst_rate=worst["rate"],
         worst_at=worst["alone_at"],
         over=over.groupby(RUN, sort=False)["alone_at"].agg(" ".join),
         busy=runs["gract"].where(runs["gract"] != 0),
-        reserved=every("memory_peak_reserved", "sum") / GB,
         parts=memory.where(runs["window"] != COMPLETION),
         of_jobs=_of_jobs(runs),
         idle_memory=runs["idle_memory"].fillna(0.0),
@@ -223,14 +216,13 @@ def _beside(runs: pd.DataFrame, others: pd.DataFrame, name: str, *same: str) -> 
     return runs.merge(others.rename(columns={c: f"{name}_{c}" for c in columns}), "left", keys)
 
 
-def _jobs(members: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The members, and a row per run and workload with their means. `job` is "" of jobs alike."""
+def _jobs(members: pd.DataFrame) -> pd.DataFrame:
+    """A row per run and workload with its members' means. `job` is "" of jobs alike."""
     times = members["epoch_time_s"]
     members = members.assign(
         job=members["workload"].where(~members["alike"], ""),
         at_job=members.groupby(RUN).cumcount(),
         epoch_time_s=times.where((times > 0) & members["total"].notna()),
-        later=members["samples_per_s_alone_after"].where(members["serial_y"].notna()),
         slower=(1 / members["progress"]).where(members["stp"].notna()),
     )
     group = members.groupby([*RUN, "workload"], sort=False)
@@ -238,7 +230,7 @@ def _jobs(members: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     for column in ("rate", "epoch_time_s", "slower"):
         jobs[column] = group[column].mean().where(group[column].count() == group.size())
     jobs["rate"] = jobs["rate"].where(jobs["total"].notna())
-    return members, jobs.reset_index()
+    return jobs.reset_index()
 
 
 def _stayed(members: pd.DataFrame) -> pd.DataFrame:
@@ -248,7 +240,7 @@ def _stayed(members: pd.DataFrame) -> pd.DataFrame:
     before = before[[*keys, "rate", "at"]].rename(columns={"rate": "earlier", "at": "before_at"})
     after = members[members["window"] == AFTER].merge(before, on=keys)
     after["reclaimed"] = np.log(after["rate"] / after["earlier"])
-    found = after.drop_duplicates(RUN).set_index(RUN).drop(columns=["job", "at_job"])
+    found = after.drop_duplicates(RUN).set_index(RUN)
     found["reclaimed"] = np.exp(after.groupby(RUN)["reclaimed"].mean())
     return found.reset_index()
 

@@ -164,6 +164,5 @@ def _following(groups: dict, source: str, workload: str, n: int, method: str) ->
     for other in ("naive", "mig"):
         if other != method and (theirs := time(n, other)):
             yield f"rate_over_{other}", theirs / own, note
-    for fewer in (2, 3):
-        if n > fewer and (theirs := time(fewer, method)):
-            yield f"stp_over_{fewer}", n / own / (fewer / theirs), note
+    if n > 3 and (theirs := time(3, method)):
+        yield "stp_over_3", n / own / (3 / theirs), note

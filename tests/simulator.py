@@ -282,8 +282,6 @@ class _Study:
                     steps = [int(60 * alone[n] / BATCH) for n in names]
                     took = max(k * BATCH / r for k, r in zip(steps, rates, strict=True))
                     more |= {"steps": steps[member], "window_s": took}
-                    if steps[member] * BATCH / rate == took:
-                        more["samples_per_s_alone_after"] = alone[name]
                 self._row(cell, member, name, own, window=window, **more)
         self._set_truth(scenario, implementation, method, host)
         if len(set(names)) == 1:
@@ -427,7 +425,6 @@ class _Study:
             | {"epoch_time_s": TRAIN_SIZE / rate}
             | {"power": power, "energy_j": power * WINDOW_S}
             | {name: share * float(more["gract"]) for name, share in _ACTIVITY.items()}
-            | {"memory_peak_reserved": 0.8e9 * self.jobs[name].memory}
             | more
         )
 

@@ -15,7 +15,6 @@ from analysis.__main__ import main as analysis
 from analysis.records import flags, losses, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
 from tests.records import TRAIN_SIZE, merged, record, telemetry
-from workflow.collocation.record import step_times as steps
 from workflow.collocation.record.series import LAG_NS
 
 
@@ -105,31 +104,6 @@ def test_limits_session_and_what_members_found_are_columns():
     assert (rows["sm_count"], rows["device_uuid"], rows["session"]) == (18, "GPU-1", "s1")
     assert bool(rows["method_verified"]) and rows["machine"] == "m1" and rows["digest"] == "d1"
     assert frame["torch"].isna().tolist() == [False] * 2 + [True] * 2
-
-
-@pytest.mark.parametrize(
-    ("ends_s", "measure", "rates"),
-    [  # four times as fast once it is alone
-        ([range(1, 11), [*range(1, 20), *np.arange(20, 31, 0.25)], range(1, 21)], "completion",
-         [None, 4 * 32, None]),
-        ([[1, 2], range(1, 13)], "completion", [None, 32]),
-        ([[1, 2], range(1, 12)], "completion", [None, None]),  # too few steps
-        ([[1, 2], range(1, 30)], "window", [None, None]),
-    ],
-)  # fmt: skip
-def test_of_fixed_work_the_member_that_ends_last_has_a_rate_of_its_own(
-    tmp_path, ends_s, measure, rates
-):
-    cell = record(f"{len(ends_s)}x_a--{measure}", windows=[{measure: 10}] * len(ends_s))
-    cell["files"] = {steps.FILE: {"sha256": "", "bytes": 1}}
-    no_loss = {"loss_step": np.array([], int), "loss": np.array([]), "first_step": 0}
-    arrays = {
-        member: {"end_ns": np.round(np.array(ends) * 1e9).astype(np.int64), **no_loss}
-        for member, ends in enumerate(ends_s)
-    }
-    steps.write(tmp_path / steps.FILE, arrays, origin_ns=0)
-    found = merged(cell, folder=tmp_path)["samples_per_s_alone_after"]
-    assert found.replace({np.nan: None}).tolist() == [r and pytest.approx(r) for r in rates]
 
 
 # -- attempts -------------------------------------------------------------------------------------

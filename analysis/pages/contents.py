@@ -220,11 +220,9 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
             ("GPU memory", "memory", both, as_.num),
         ]
         for job, _ in parse_scenario(base).parts:
-            title, own = labels.job(job), {"job": job}
-            wanted += [
-                (f"slowdown of {title}", "slowdown", both | own, as_.span),
-                (f"speed of {title} once alone", "survivor_over_alone", end | own, as_.span),
-            ]
+            wanted.append(
+                (f"slowdown of {labels.job(job)}", "slowdown", both | {"job": job}, as_.span)
+            )
         for title, name, where, spell in wanted:
             ours = table.get(estimates, name, **where)
             paper = where | {"scenario": base, "window": "", "source": "*"}

@@ -17,10 +17,9 @@ from analysis.records.losses import loss_checks, members_of
 from analysis.records.read import Attempt, Problems, note_left_out, read_study
 from analysis.records.schema import SCHEMA, write
 from analysis.records.untrusted_files import one_line, read_table
-from workflow.collocation.record import step_times
 from workflow.collocation.record.run_json import Member, Record
 from workflow.collocation.record.series import Series
-from workflow.collocation.spec.names import BEFORE, COMPLETION, INTERLEAVED
+from workflow.collocation.spec.names import BEFORE, INTERLEAVED
 
 CARD = "gpu"  # the entity of the whole card
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
@@ -28,7 +27,6 @@ _CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", "ctxsw_active", "ctxsw_requests")
 _CARD += ("temperature", "sm_clock")
 _PARTED = ("cpu", "rss", "read", "write")
 _USED = ("entity", "rss", "pss", "read", "write", "gpu_memory")
-LEAST = 10  # steps: fewer tell no rate
 _ALIKE = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
 # What it comes to that a record holds something else than it should.
 _BENT = (LookupError, TypeError, AttributeError, ValueError, OverflowError, pa.ArrowException)
@@ -189,37 +187,16 @@ def _busy_slices(record: Record, path) -> dict[str, list[float | None]]:
     return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in record.windows}
 
 
-def _survivor(record: Record, path) -> dict[int, float]:
-    """Fixed work: samples/s of the member that ends last, if it has LEAST steps or more after the
-    others' last one.
-    """
-    members = step_times.read(read_table(path))
-    if len(members) < 2:
-        return {}
-    *_, (others_end, _), (end, last) = sorted((ns.max(), m) for m, (ns, _) in members.items())
-    size = record.jobs[last]["batch_size"]
-    found = step_times.rate(members[last][0], others_end + 1, end + 1, size)
-    return {last: found.samples_per_s} if found.steps >= LEAST else {}
-
-
 def _add_series(attempt: Attempt, rows: list[dict], problems: Problems) -> None:
-    """Fill the column of a completed interleaved cell, or of one with fixed work."""
-    record = attempt.record
-    if record.status != "completed":
+    """Fill the column of a completed interleaved cell."""
+    record, path = attempt.record, attempt.path.with_name("gpu.parquet")
+    if record.status != "completed" or rows[0]["measure"] != INTERLEAVED:
         return
-    if rows[0]["measure"] == INTERLEAVED:
-        file, read, column, by = "gpu.parquet", _busy_slices, "gract_slices", "window"
-    elif any(row.get("window") == COMPLETION for row in rows):
-        file, read, by = step_times.FILE, _survivor, "member"
-        column = "samples_per_s_alone_after"
-    else:
-        return
-    path = attempt.path.with_name(file)
-    if file in record.files:
+    if path.name in record.files:
         try:
-            found = read(record, path)
+            found = _busy_slices(record, path)
             for row in rows:
-                row[column] = found.get(row[by])
+                row["gract_slices"] = found.get(row["window"])
         except (*_BENT, OSError) as error:
             problems.append((str(path), one_line(error)))
 
