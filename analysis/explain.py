@@ -6,9 +6,7 @@ python -m analysis explain stp:7x_resnet26_cifar10_b32/paper_step/mps --folder r
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
-import re
 from argparse import Namespace
 
 import pandas as pd
@@ -83,25 +81,16 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
 
 def _span(e: Row) -> str:
     ends = f" {e.low:.6g} to {e.high:.6g}" if e.spread in _SPREAD else ""
-    if e.quantity in ("count", "claim", "bench") and not len(e.replicates):
+    if e.quantity in ("count", "claim") and not len(e.replicates):
         return f" (least and most{ends})" if ends else ""
     counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
     counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
     return f" ({_SPREAD[e.spread]}{ends}; {counted})" if ends else f" ({counted})"
 
 
-def spelt_out(identity: str) -> list[str]:
-    """Ids as pages list them, `{stp,s}:7x_a/graph/mps`, one by one."""
-    parts = re.split(r"\{([^{}]*)\}", identity)
-    choices = [part.split(",") if place % 2 else [part] for place, part in enumerate(parts)]
-    return ["".join(each) for each in itertools.product(*choices)]
-
-
 def run(given: Namespace) -> str:
-    """The command: what is behind a number, or several."""
+    """The command: what is behind a number."""
     if not given.id:
-        raise ValueError(
-            "which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD, as pages list them at their end"
-        )
+        raise ValueError("which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD: see estimates.csv")
     estimates = table.read(given.folder / "estimates.parquet")
-    return "\n\n".join(explain(estimates, each) for each in spelt_out(given.id))
+    return explain(estimates, given.id)

@@ -395,12 +395,6 @@ def test_cells_of_another_gpu_model_are_left_out_and_counted():
     assert CARD in both["count:host_cells@h1"].note
 
 
-def test_ids_as_pages_list_them_are_spelt_out():
-    sets = [f"{q}:{n}x_a/graph/mps" for q in ("s", "stp") for n in (2, 7)]
-    assert explain.spelt_out("{s,stp}:{2x_a,7x_a}/graph/mps") == sets
-    assert explain.spelt_out(sets[0]) == sets[:1]
-
-
 def test_explaining_names_every_cell_and_the_arithmetic(rich):
     table = frame(e._asdict() for e in rich.values())
     for e in rich.values():
