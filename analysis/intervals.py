@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from statistics import fmean, geometric_mean
 
 import numpy as np
 import pandas as pd
@@ -40,11 +41,7 @@ OF = ["quantity", *PLACE]
 
 def mean(found: Sequence[float], scale: str) -> float:
     """Geometric mean for scale `log` (values > 0), else the arithmetic one."""
-    if len(found) < 2:
-        return found[0]
-    used = [math.log(value) for value in found] if scale == LOG else found
-    middle = math.fsum(used) / len(used)
-    return math.exp(middle) if scale == LOG else middle
+    return geometric_mean(found) if scale == LOG and len(found) > 1 else fmean(found)
 
 
 def scaled(rows: pd.DataFrame) -> np.ndarray:
@@ -164,7 +161,7 @@ def by_host(found: pd.DataFrame) -> pd.DataFrame:
     rows = found[first].drop_duplicates("host_order").set_index("host_order").rename_axis(None)
     sums = found.groupby("host_order").agg(squares=("squares", "var"), freedom=("freedom", "sum"))
     lists = ("value", "batches", "replicate", "flags", "code", "data")
-    rows = rows.join(sums).join(gathered(found, "host_order", lists))
+    rows = rows.join(sums).join(found.groupby("host_order")[[*lists]].agg(list))
     rows = rows.sort_values("order", kind="stable").reset_index(drop=True)
     scales, n = _scales(rows), rows["n"]
     rows = rows.assign(squares=rows["squares"].fillna(0.0) * (n - 1), count=n - 1)
@@ -184,16 +181,6 @@ def by_host(found: pd.DataFrame) -> pd.DataFrame:
         data=[frozenset().union(*each) for each in rows["data"]],
         design=np.where(rows["turned"], INTERLEAVED, REPLICATES),
     ).rename(columns={"replicate": "replicates"})
-
-
-def gathered(rows: pd.DataFrame, by: str, names: Sequence[str]) -> pd.DataFrame:
-    """Of each group 0, 1, … the values of these columns, as lists: as `agg(list)`, but faster."""
-    groups = rows[by].to_numpy()
-    found = {name: [[] for _ in range(groups.max(initial=-1) + 1)] for name in names}
-    for name, lists in found.items():
-        for group, value in zip(groups, rows[name], strict=True):
-            lists[group].append(value)
-    return pd.DataFrame(found)
 
 
 def of_batches(found: Sequence[float], scale: str) -> float:
@@ -254,7 +241,7 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
         freedom=("freedom", "sum"),
         designs=("design", "nunique"),
     )
-    lists = gathered(rows, "order", ("note", "replicates", "flags", "code", "data"))
+    lists = rows.groupby("order")[["note", "replicates", "flags", "code", "data"]].agg(list)
     conditions = zip(lists["flags"], lists["code"], lists["data"], strict=True)
     every["flags"] = [mixed(*each) for each in conditions]
     every["note"] = ["; ".join(dict.fromkeys(filter(None, notes))) for notes in lists["note"]]

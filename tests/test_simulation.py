@@ -9,7 +9,7 @@ import pytest
 
 from analysis.advice import advise
 from analysis.claims import verdicts
-from analysis.estimates import CELL, INTERVAL, by_id
+from analysis.estimates import CELL, by_id
 from analysis.records import flags
 from analysis.rules import Rules
 from tests.handmade import built as made
@@ -23,41 +23,6 @@ def built(design, seed):
     """A simulated study, and its estimates by id."""
     study = simulate(design, seed)
     return study, by_id(made(study))
-
-
-@pytest.fixture(scope="module")
-def covered():
-    """(quantity, kind of job) → for each interval of one host whether it holds its next cell."""
-    found = defaultdict(list)
-    for seed in range(3):
-        design = Design([*LAUNCH, *BUSY], counts=(3,), hosts=10, replicates=4, unsteady=0.1)
-        study = simulate(design, seed)
-        last = {f"r{4 * host}" for host in range(1, 11)}
-
-        def without(rows, last=last):
-            return [row for row in rows if row["cell"].rsplit("/")[-1] not in last]
-
-        told = by_id(made(study, change=without))
-        for e in by_id(made(study)).values():
-            # Of numbers that share their replicates only one is asked.
-            asked = e.method == "mps" if e.jobs > 1 else e.quantity == "rate"
-            if e.host and asked and e.scenario and e.quantity != "outcome":
-                [new] = [r["value"] for r in e.replicates if r["cell"].split("/")[-2] in last] or [
-                    0
-                ]
-                own = told[e.id]
-                if own.spread == INTERVAL and new:
-                    kind = "alone" if e.jobs == 1 else "busy" if "thick" in e.scenario else "thin"
-                    found[e.quantity, kind].append(own.low <= new <= own.high)
-    return found
-
-
-@pytest.mark.parametrize("quantity", ["rate", "stp", "s", "gract", "rate_over_naive"])
-def test_an_interval_of_one_host_holds_its_next_cell_95_times_in_a_hundred(covered, quantity):
-    for kind in ("alone", "thin", "busy") if quantity == "rate" else ("thin", "busy"):
-        hits = covered[quantity, kind]
-        assert len(hits) >= 150
-        assert 0.9 <= sum(hits) / len(hits) <= 0.98, kind
 
 
 QUIET = Noise(device=0.0, drift=0.0)  # a cell knows nothing of what the next one would read
