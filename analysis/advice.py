@@ -18,10 +18,8 @@ from analysis.choose import NEAR, on_cpu, place, way
 from analysis.estimates import Row, by_id, identity
 from analysis.records import flags
 from workflow.collocation.spec.names import (
-    CONTROL_IMPLEMENTATIONS,
     IMPLEMENTATIONS,
     INTERLEAVED,
-    TWIN,
     method_order,
     parse_scenario,
 )
@@ -200,7 +198,7 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
 def _job(e: Row) -> str | None:
     """The job that a set has copies of; one alone is an option only as a separate process."""
     scenario = parse_scenario(e.scenario)
-    copies = e.method != TWIN and not scenario.mixed and not scenario.variant
+    copies = not scenario.mixed and not scenario.variant
     return scenario.family if copies and (scenario.n > 1 or e.method == "naive") else None
 
 
@@ -279,11 +277,7 @@ def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
         for implementation in IMPLEMENTATIONS
         if not all(implementation in known for known in alone)
     ]
-    ways = "; ".join(
-        labels.implementation(implementation)
-        for implementation in lacking
-        if implementation not in CONTROL_IMPLEMENTATIONS
-    )
+    ways = "; ".join(labels.implementation(implementation) for implementation in lacking)
     if not ways or on_cpu(estimates):
         return ""
     return (

@@ -16,7 +16,7 @@ from analysis import estimates, labels
 from analysis.estimates import NONE
 from analysis.pages.spelling import plain
 from analysis.quantities import QUANTITIES
-from workflow.collocation.spec.names import TWIN, no_formula
+from workflow.collocation.spec.names import no_formula
 
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
 APART, UNKNOWN, OVERLAP = "apart", "no spread", "overlap"
@@ -32,7 +32,7 @@ def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     Raises ValueError where the two have no number in common.
     """
     whole = a[a["quantity"].isin(COMPARED) & (a["window"] == "") & (a["job"] == "")]
-    whole = whole[(whole["method"] != TWIN) & ((whole["jobs"] > 1) | (whole["quantity"] != "stp"))]
+    whole = whole[(whole["jobs"] > 1) | (whole["quantity"] != "stp")]
     found = pd.concat([whole[whole["host"].eq("")], estimates.of(a, "claim")])
     found = found[found["source"] == estimates.MEASURED]
     found = found.join(b[BESIDE].add_suffix("_b"), how="inner")

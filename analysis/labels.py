@@ -20,7 +20,6 @@ _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
 _METHODS = {
     "serial": "one after the other",
     "naive": "separate",
-    "naive_again": "separate, again (A/A)",
     "mps": "MPS",
     "mps_equal": "MPS, equal shares",
     "mps_overlap": "MPS, overlapping shares",
@@ -33,7 +32,6 @@ _ARMS = {
     PAPER_IMPLEMENTATION: "paper style",
     "eager": "TF32, no waiting",
     "bf16": "bf16",
-    "bf16_autograd": "bf16 (autograd's thread)",
     "graph": "bf16 + CUDA graph",
     "compile": "bf16, compiled",
 }
@@ -63,7 +61,6 @@ ARM_COLOURS = {
     PAPER_IMPLEMENTATION: "#0B5394",
     "eager": "#2A9D8F",
     "bf16": "#7A5BA8",
-    "bf16_autograd": "#5C9BD5",
     "graph": "#A1372D",
     "compile": "#E0A224",
 }

@@ -22,7 +22,7 @@ from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config
 
 CUDA_CASES = {
-    f"{method}{n}": ("resnet26_cifar10_b128", "bf16_autograd", method, n)
+    f"{method}{n}": ("resnet26_cifar10_b128", "bf16", method, n)
     for method, n in (("naive", 1), ("naive", 7), ("mps", 7), ("mps", 16))
 }
 GRAPH = ("resnet26_cifar10_b128", "graph", "naive", 1)

@@ -31,8 +31,8 @@ IMPLEMENTATION, WINDOW, WINDOW_S, TRAIN_SIZE, BATCH = "paper_step", "window", 6.
 CARD, MEMORY = "Simulated GPU", 80e9
 _ACTIVITY = {"smact": 0.8, "smocc": 0.3, "tenso": 0.1, "drama": 0.2}
 FULL = 0.9999  # GRACT of a full GPU
-PLAIN_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.6, "mig": 1.2}
-BUSY_GAINS = {"naive": 0.92, "naive_again": 0.92, "mps": 1.15, "mig": 1.05}
+PLAIN_GAINS = {"naive": 0.92, "mps": 1.6, "mig": 1.2}
+BUSY_GAINS = {"naive": 0.92, "mps": 1.15, "mig": 1.05}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from analysis import advice, advice_command
 from analysis.__main__ import main as analysis
 from analysis.choose import NEAR
 from tests.handmade import frame, number, on_hosts, written
-from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, IMPLEMENTATIONS, INTERLEAVED
+from workflow.collocation.spec.names import IMPLEMENTATIONS, INTERLEAVED
 
 JOB = "resnet26_cifar10_b32"
 
@@ -144,7 +144,6 @@ def test_a_job_is_written_better_first_where_that_does_a_tenth_more(over, first)
 
 def test_what_is_no_option_and_sets_of_different_hosts_and_without_numbers():
     others = [
-        *option(2, 9.0, method="naive_again"),
         *option(1, 9.0, method="mps_1g"),
         *(row | {"scenario": f"2x_{JOB}--files"} for row in option(2, 9.0)),
         *(row | {"scenario": f"1x_{JOB}+1x_x"} for row in option(2, 9.0)),
@@ -162,7 +161,7 @@ def test_what_is_no_option_and_sets_of_different_hosts_and_without_numbers():
 def test_ways_in_which_a_job_was_not_measured_alone_are_named(lacks):
     """One job alone in such a way may do more than the set that is advised."""
     rows = LARGE[:]
-    for implementation in {*IMPLEMENTATIONS} - {*CONTROL_IMPLEMENTATIONS, *lacks}:
+    for implementation in {*IMPLEMENTATIONS} - {*lacks}:
         rows += option(1, 1.0, method="naive", rate=9.0, implementation=implementation)[1:]
     rows = frame(rows[len(ALONE) :])
     text = advice.unmeasured(rows, advice.advise(rows))

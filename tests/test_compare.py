@@ -23,7 +23,6 @@ A = [
     measured("stp", 2, "mps", 1.5, 0.1),
     measured("stp", 7, "mps", 5.0, 0.2),
     measured("stp", 7, "naive", 4.0),
-    measured("stp", 7, "naive_again", 4.0, 0.2),
     measured("stp", 1, "naive", 1.0),
     measured("rate", 7, "mps", 20_000.0, 500.0),
     measured("smact", 7, "mps", 0.5, 0.1),

@@ -28,7 +28,7 @@ PAIR = "1x_thin_b32+1x_wide_b32"
 RICH = Design(
     [THIN, WIDE],
     counts=(2, 3, 7),
-    methods=("naive", "naive_again", "mps", "mig"),
+    methods=("naive", "mps", "mig"),
     mixes=(PAIR, "2x_thin_b32+1x_wide_b32--departure", f"{PAIR}--completion"),
     hosts=2,
     replicates=3,

@@ -15,7 +15,7 @@ KINDS = {
     "alone_waits": ("paper_step", "naive", 1, 0.3, 0.2, 0.12, 0.2),
     "alone_busy": ("bf16", "naive", 1, 0.97, 0.8, 0.002, 0.004),
     "set_waits": ("eager", "mps", 3, 0.3, 0.2, 0.08, 0.15),
-    "set_full": ("bf16_autograd", "mps", 7, 0.3, 0.2, 0.004, 0.01),
+    "set_full": ("bf16", "mps", 7, 0.3, 0.2, 0.004, 0.01),
     "set_graph": ("graph", "mps", 7, 1.0, 0.3, 0.01, 0.01),
 }
 SETS = 12

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from workflow.collocation.spec.cell import CellSpec, digest
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.load import ConfigError, load_study, load_workloads
-from workflow.collocation.spec.names import TWIN
 from workflow.collocation.spec.study import CONFIG, KINDS, Study
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
@@ -75,14 +74,6 @@ def test_members_of_a_mix_have_their_slices():
         (f"1x_{DLRM}+1x_{C}", "mig_shared", ["3c.7g", "3c.7g"]),
     ):
         assert [member.slice for member in cells[scenario, method].members] == slices
-
-
-def test_every_twin_has_its_naive_cell_in_the_same_replicate():
-    for name, cells in GRIDS.items():
-        planned = {cell.id for cell in cells}
-        twins = {cell.id for cell in cells if cell.method == TWIN}
-        assert {twin.replace(f"/{TWIN}/", "/naive/") for twin in twins} <= planned, name
-    assert all(any(c.method == TWIN for c in GRIDS[name]) for name in ("paper", "methods"))
 
 
 def test_replicates_are_counted_through_tiers_and_each_has_its_baselines():

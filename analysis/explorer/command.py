@@ -21,7 +21,7 @@ import vl_convert
 from analysis import advice, estimates, labels
 from analysis.choose import on_cpu, scope, update
 from analysis.quantities import QUANTITIES
-from workflow.collocation.spec.names import TWIN, implementation_order, parse_scenario
+from workflow.collocation.spec.names import implementation_order, parse_scenario
 
 HERE = Path(__file__).parent
 SHOWN = ("stp", "rate", "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
@@ -33,7 +33,7 @@ def rows(found: pd.DataFrame) -> list[dict]:
     """What is drawn and listed: the numbers of every set, by job, implementation and quantity."""
     some = found[found["quantity"].isin(SHOWN) & (found["host"] == "") & (found["window"] == "")]
     some = some[(some["source"] == estimates.MEASURED) & (some["job"] == "")]
-    some = some[some["value"].notna() & (some["method"] != TWIN)]
+    some = some[some["value"].notna()]
     return [_row(e) for e in some.itertuples(index=False, name="Row")]
 
 

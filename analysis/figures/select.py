@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import estimates as table
 from analysis.figures.style import METHODS
-from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, TWIN, parse_scenario
+from workflow.collocation.spec.names import parse_scenario
 
 PLACE = ["scenario", "implementation", "method"]
 MOST = 6  # series of a panel, or panels of a figure
@@ -16,17 +16,14 @@ SETS_OF_EACH = 1 / 4  # a job with fewer sets, as a share of the most, is no ser
 
 def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
     """Numbers of sets of one job (in column `workload`), without variants, in plain windows; not
-    of those that are there as controls only, or of few hosts: another mean of hosts is no point of
-    a job's line.
+    of few hosts: another mean of hosts is no point of a job's line.
     """
     rows = table.of(estimates, quantity, **{"window": "", "job": "", "name": ""} | where)
     parsed = rows["scenario"].map(parse_scenario)
     alike = parsed.map(lambda each: not each.mixed and not each.variant).astype(bool)
     rows = rows.assign(workload=[each.parts[0][0] for each in parsed])
     most = rows.groupby(["workload", "implementation"])["hosts"].transform("max")
-    return rows[alike & (rows["hosts"] >= HOSTS_OF_EACH * most)
-                 & rows["value"].notna() & (rows["method"] != TWIN)
-                & ~rows["implementation"].isin(CONTROL_IMPLEMENTATIONS)]  # fmt: skip
+    return rows[alike & (rows["hosts"] >= HOSTS_OF_EACH * most) & rows["value"].notna()]
 
 
 def sets(rows: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,6 @@ from workflow.collocation.spec.names import (
     BEFORE,
     COMPLETION,
     SHARED,
-    TWIN,
     implementation_order,
     method_order,
     parse_scenario,
@@ -110,7 +109,7 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     """
     stps = table.of(estimates, "stp", window="", job="")
     best: dict[tuple, list] = defaultdict(list)
-    for e in _rows(stps[(stps["jobs"] > 1) & (stps["method"] != TWIN)]):
+    for e in _rows(stps[stps["jobs"] > 1]):
         parsed, rate = parse_scenario(e.scenario), table.get(estimates, "rate", **place(e))
         best[e.implementation, parsed.family, parsed.variant] += [
             (rate.value if rate else 0.0, e.value, e)

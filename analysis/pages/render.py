@@ -25,7 +25,7 @@ from analysis.figures import INDEX
 from analysis.pages import PAGES, TABLES, belief, contents, findings, spelling, tables
 from analysis.pages.spelling import known, plain
 from analysis.rules import read as read_rules
-from workflow.collocation.spec.names import CONTROL_IMPLEMENTATIONS, implementation_order
+from workflow.collocation.spec.names import implementation_order
 
 ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
 # Markdown, not HTML: `plain` escapes what is not ours.
@@ -172,13 +172,9 @@ def _foremost(found: Iterable[Advice]) -> list[Advice]:
     the highest gain first.
     """
 
-    def does(each: Advice) -> tuple[bool, float, float]:
+    def does(each: Advice) -> tuple[float, float]:
         rate = each.advised.rate
-        return (
-            each.implementation not in CONTROL_IMPLEMENTATIONS,
-            rate.value if rate else 0.0,
-            each.advised.stp.value,
-        )
+        return rate.value if rate else 0.0, each.advised.stp.value
 
     best: dict[str, Advice] = {}
     for each in (each for each in found if each.sets and each.advised):

@@ -19,18 +19,13 @@ IMPLEMENTATIONS = {
     "paper_step": {**_EAGER, "sync": True},
     "eager": {**_EAGER, "backward": "caller"},
     "bf16": {**_BF16, "backward": "caller"},
-    "bf16_autograd": _BF16,
     "graph": {**_BF16, "cuda_graph": True},
     "compile": {**_BF16, "cuda_graph": True, "compile": True},
 }
 PAPER_IMPLEMENTATION = next(iter(IMPLEMENTATIONS))
-# What autograd's thread costs: only a control needs it.
-CONTROL_IMPLEMENTATIONS = ("bf16_autograd",)
 
-# naive under another name: held against naive, and drawn nowhere.
-TWIN = "naive_again"
 # Order in figures and tables; `serial` is computed and never run.
-METHODS = ("serial", "naive", TWIN, "mps", "mps_equal", "mps_overlap", "streams")
+METHODS = ("serial", "naive", "mps", "mps_equal", "mps_overlap", "streams")
 METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g", "mig_1g2x", "mig_shared")
 
 # Variants of an alone cell that other cells are normalised by, each within its own input.
