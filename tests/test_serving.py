@@ -3,6 +3,7 @@ new data come. Their latencies, what a study may ask, and cells of both on the C
 """
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from tests.studio import REPOSITORY, study
 from workflow.collocation.record import latency, step_times
 from workflow.collocation.record.values import PERCENTILES, SERVED, Window
+from workflow.collocation.run import waiting
 from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.load import load_workloads
+from workflow.collocation.spec.grid import expand
+from workflow.collocation.spec.load import load_study, load_workloads
 
 CATALOGUE = yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text())
 SERVE, LEARN = "tiny_serve", "tiny_lm_sources_b4"
@@ -27,6 +30,9 @@ K = TINY[TRIGGERED]["triggers"]["steps"]
 DELAYS = {f"p{p}_e2el_ms" for p in PERCENTILES} | {"answered_share"}
 # More requests than it can answer, one at a time.
 SWAMPED = {"swamped": TINY["tiny_serve"] | {"requests_per_s": 2000, "slots": 1}}
+SECOND = {"second": TINY["tiny_serve"] | {"engine": "transformers"}}
+HAS_SECOND = bool(find_spec("transformers"))
+needs_second = pytest.mark.skipif(not HAS_SECOND, reason="no transformers")
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -54,6 +60,27 @@ def test_a_step_from_the_cache_gives_what_the_whole_text_gives():
             answer.append(int(cache.tokens[2]))
     assert answer == text[0, 7:].tolist()
     assert cache.lengths.tolist() == [7 + 3 + 5, 0, 7 + 5]  # nobody was in the second
+
+
+@needs_second
+def test_what_fails_in_the_thread_of_the_second_engine_ends_the_job():
+    torch = pytest.importorskip("torch")
+    from models.jobs.continuous import Continuous
+    from models.jobs.serve import Request
+    from models.process import is_out_of_memory
+
+    def fail(**_):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    engine = Continuous(SECOND["second"], 256, most=12, device=torch.device("cpu"))
+    engine.prepare()
+    engine.model.forward = fail
+    engine.take(Request(0, 2))
+    with pytest.raises(RuntimeError) as failed:
+        while True:
+            engine.advance()
+    assert is_out_of_memory(failed.value)
+    assert [request.tokens for request in engine.end()] == [2]
 
 
 # -- latencies -------------------------------------------------------------------------------------
@@ -151,6 +178,7 @@ def test_requests_are_read_as_they_were_written(tmp_path_factory, one, other):
         (SERVE, {"model_args": {"dim": 32, "layers": 1, "heads": 4}}, "model_args.hidden"),
         (SERVE, {"requests_per_s": 0}, "requests_per_s"),
         (SERVE, {"dataset": "sources"}, "dataset"),
+        (SERVE, {"engine": "vllm"}, "engine"),
         (SERVE, {"slo_ms": {"ttft": 500}}, "slo_ms.tpot"),
         (TRIGGERED, {"triggers": {"per_s": 0, "steps": 5}}, "triggers.per_s"),
         (TRIGGERED, {"triggers": {"per_s": 1}}, "triggers.steps"),
@@ -182,6 +210,17 @@ def test_what_comes_waits_for_nobody(studio, both, methods, more):
     assert run.code and run.output.count(f"'{both[0]}'") == 1, run.output
 
 
+def test_jobs_whose_package_is_missing_are_refused_before_anything_runs(monkeypatch):
+    catalogue = load_workloads(REPOSITORY / "config" / "workloads.yaml")
+    asked = load_study(REPOSITORY / "config" / "studies", "serve", catalogue)
+    monkeypatch.setattr(waiting, "find_spec", lambda name: None)
+    needs = {"serve_6_transformers": "transformers", "lm_b8_lora": "peft"}
+    for cell in expand(asked, catalogue):
+        wanted = [needs[m.workload] for m in cell.spec.members if m.workload in needs]
+        reason = waiting.refusal(cell.spec, None) or ""
+        assert wanted == [each for each in needs.values() if f"pip install {each}" in reason]
+
+
 # -- cells, of real training on the CPU ------------------------------------------------------------
 
 
@@ -194,20 +233,23 @@ def served(module_studio):
     studio = module_studio()
     studio.settings = {"trainer": "models.train"}
     measure = {"kind": "window", "window_s": 2, "min_steps": 5, "warmup_s": 0.2, "settle_s": 0.2}
-    pairs = [(SERVE, LEARN), (TRIGGERED, STEADY)]
+    pairs = [(SERVE, LEARN), (TRIGGERED, STEADY)] + [("second", LEARN)] * HAS_SECOND
     mixes = [{"members": dict.fromkeys(pair, 1), "methods": ["naive"]} for pair in pairs]
     ladders = [{"workloads": ["swamped"], "counts": {1: ["naive"]}, "replicates": 2}]
     drill = study(mixes=mixes, ladders=ladders, measure=measure, cores_for=2)
-    studio.write(TINY | SWAMPED, drill=drill)
+    studio.write(TINY | SWAMPED | SECOND, drill=drill)
     run = studio.snakemake()
     assert run.code == 0, run.output
     return studio
 
 
-def test_a_server_answers_what_arrives_beside_a_model_that_learns(served):
-    record = served.record(f"{SERVED_MIX}/paper_step/naive/r1/a1")
+@pytest.mark.parametrize("name", [SERVE, pytest.param("second", marks=needs_second)])
+def test_a_server_answers_what_arrives_beside_a_model_that_learns(served, name):
+    mix = "+".join(f"1x_{job}" for job in sorted((name, LEARN)))
+    record = served.record(f"{mix}/paper_step/naive/r1/a1")
     assert record["status"] == "completed"
-    trained, server = record["members"]
+    server, trained = sorted(record["members"], key=lambda member: member["workload"] != name)
+    assert server["parameters"] == trained["parameters"]
     found = server["windows"]["window"]
     assert found["latency"].keys() < set(SERVED) and not trained["windows"]["window"]["latency"]
     assert found["latency"]["answered_share"] > 0.9  # those that arrive at the end, too

@@ -15,7 +15,7 @@ import psutil
 from workflow.collocation import ROOT
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
-PACKAGES += ("tensorsocket",)
+PACKAGES += ("tensorsocket", "peft", "transformers")
 DECISIVE = ("torch", "timm", "driver")  # a cell measured with another one is a mismatch
 
 

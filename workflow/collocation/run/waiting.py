@@ -16,7 +16,6 @@ from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
 from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
 from workflow.collocation.spec.errors import ConfigError, NotInForce
-from workflow.collocation.spec.names import SHARED
 from workflow.collocation.spec.study import seconds
 
 LATE = "the time budget is used up"
@@ -49,8 +48,10 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
 
 def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
     """The reason in a line, or None. Reads only; `switch` as in `methods.refusal`."""
-    if spec.members[0].job.input.mode == SHARED and not find_spec("tensorsocket"):
-        return "a shared loader needs the package tensorsocket (pip install tensorsocket==0.0.5)"
+    for member in spec.members:
+        package = member.job.package
+        if package and not find_spec(package.partition("==")[0]):
+            return f"'{member.workload}' needs a package: pip install {package}"
     return _of_implementation(spec.implementation, device) or methods.refusal(spec, device, switch)
 
 

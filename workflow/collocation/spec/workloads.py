@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue, StrictInt, field_validator, model_validat
 
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import Positive, Strict, meant
+from workflow.collocation.spec.names import SHARED
 
 IMAGES = ("cifar10", "digits", "imagenet64", "imagenet")
 DATASETS = (*IMAGES, "criteo", "sources", "speech")
@@ -63,6 +64,7 @@ class Workload(Strict):
 
     arrivals: ClassVar[str] = ""  # what it waits for, at times that nobody else decides
     uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
+    package: ClassVar[str] = ""  # an optional one that it needs, as pip takes it
     missing: ClassVar[dict[str, str]] = {}  # key → what it names that is not there, in a sentence
     own_code: ClassVar[dict[str, str]] = {}  # key → `module:name` of the user's own code,
     own_files: ClassVar[list[Path]] = []  # and files of it: its cells run again when they change
@@ -102,6 +104,10 @@ class Trained(Workload):
     @property
     def arrivals(self) -> str:
         return "triggers" if self.triggers else ""
+
+    @property
+    def package(self) -> str:
+        return "tensorsocket==0.0.5" if self.input.mode == SHARED else ""
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -174,6 +180,10 @@ class LmWorkload(Trained):
     dataset: Literal["sources"] = Field("sources", description="text")
     input_size: StrictInt = Field(ge=8, description="tokens of a sequence")
     optimizer: LmOptimizer = Field(LmOptimizer(), description="how weights are updated")
+
+    @property
+    def package(self) -> str:
+        return "peft" if self.model_args.lora_rank else super().package
 
 
 class AsrOptimizer(LmOptimizer):
@@ -288,6 +298,7 @@ class ServeWorkload(Workload):
     input: ClassVar[ItsOwn] = ItsOwn()
 
     kind: Literal["serve"] = Field(description="a language model that answers requests")
+    engine: Literal["loop", "transformers"] = Field("loop", description="ours, or that package's")
     model_args: DecoderArgs = Field(description="its sizes")
     batch_size: Literal[1] = Field(1, description="answers are counted one by one")
     requests_per_s: float = Field(gt=0, description="mean; they wait for nobody")
@@ -295,6 +306,10 @@ class ServeWorkload(Workload):
     output_tokens: StrictInt = Field(128, ge=4, description="mean; each has half to 1.5 times it")
     slots: Positive = Field(32, description="requests that are answered at once")
     slo_ms: Objective = Field(Objective(ttft=500, tpot=50), description="ttft, tpot: at most")
+
+    @property
+    def package(self) -> str:
+        return "" if self.engine == "loop" else self.engine
 
     @property
     def answer_s(self) -> float:
