@@ -127,7 +127,7 @@ def test_what_the_loader_uses_counts_for_its_jobs_in_studies_that_share_one():
         member["data_wait_share"] = 0.2
 
     def found(of: list[dict]) -> dict:
-        rows = replicates(prepared(merged(*of)).members, {})
+        rows = replicates(prepared(merged(*of)).members)
         rows = rows[rows["quantity"].isin(("cpu_per_sample", *FED))]
         return {(r.at.partition("/")[0], r.quantity): r.value for r in rows.itertuples()}
 
