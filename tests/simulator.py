@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -129,6 +130,12 @@ _ROW = (
 )
 
 
+class At(NamedTuple):
+    host: int
+    replicate: int
+    device: int = 0
+
+
 def simulate(design: Design, seed: int) -> Simulated:
     """One study; the same seed gives the same study."""
     return _Study(design, np.random.default_rng(seed)).run()
@@ -139,9 +146,7 @@ class _Study:
         self.design, self.random = design, random
         self.jobs = {job.name: job for job in design.jobs}
         self.implementations = list(
-            dict.fromkeys(
-                implementation for job in design.jobs for implementation in job.implementations
-            )
+            dict.fromkeys(i for j in design.jobs for i in j.implementations)
         )
         factors = np.exp(random.normal(0, design.noise.host, design.hosts))
         self.host = [float(each) for each in factors]
@@ -159,26 +164,13 @@ class _Study:
             last = replicate % design.replicates == 0
             for implementation in self.implementations:
                 devices = [0, 1] if design.split and last else [0]
-                alone = [
-                    self._alone(implementation, host, replicate, at, at == devices[-1])
-                    for at in devices
-                ]
-                cells = [
-                    c
-                    for c in sets
-                    if all(implementation in self.jobs[n].implementations for n in _names(c[0]))
-                ]
+                ats = [At(host, replicate, device) for device in devices]
+                alone = [self._alone(implementation, at, at is ats[-1]) for at in ats]
+                know = {n for n, job in self.jobs.items() if implementation in job.implementations}
+                cells = [(s, m) for s, m in sets if know.issuperset(_names(s))]
                 for place, (scenario, method) in enumerate(cells):
-                    half = len(devices) * place // len(cells)
-                    self._set(
-                        scenario,
-                        implementation,
-                        method,
-                        host,
-                        replicate,
-                        devices[half],
-                        alone[half],
-                    )
+                    half = len(ats) * place // len(cells)
+                    self._set(scenario, implementation, method, ats[half], alone[half])
         for host in range(design.hosts):
             for scenario, conditions in design.turns:
                 for replicate in range(1, design.turn_cells + 1):
@@ -197,27 +189,21 @@ class _Study:
     def _noise(self, deviation: float) -> float:
         return math.exp(self.random.normal(0, deviation))
 
-    def _alone(
-        self, implementation: str, host: int, replicate: int, device: int, current: bool
-    ) -> dict:
+    def _alone(self, implementation: str, at: At, current: bool) -> dict:
         """Cells of one job each; name → its rate alone there."""
         noise, found = self.design.noise, {}
         for name, job in self.jobs.items():
             if implementation not in job.implementations:
                 continue
-            scale = 1.0 if job.launch_bound else 0.1
-            true = self._true_alone(job, implementation, host)
+            scale, place = 1.0 if job.launch_bound else 0.1, (f"1x_{name}", implementation, "naive")
+            true = self._true_alone(job, implementation, at.host)
             rate = true * self._noise(scale * noise.replicate) * self._noise(scale * noise.alone)
             gract = min(rate / job.device_rate * self._noise(noise.device), FULL)
-            cell = self._cell(
-                f"1x_{name}", implementation, "naive", host, replicate, device, current
-            )
+            cell = self._cell(*place, at, current)
             self._row(cell, 0, name, rate, gract=gract, gpu_memory_used=job.memory * 1e9)
             found[name] = rate
-            self._truth(f"1x_{name}", implementation, "naive", host, rate=true)
-            self._truth(
-                f"1x_{name}", implementation, "naive", host, gract=true / job.device_rate, stp=1.0
-            )
+            busy = true / job.device_rate
+            self._truth(*place, at.host, rate=true, gract=busy, stp=1.0)
         return found
 
     def true_rates(self, scenario: str, implementation: str, method: str, host: int) -> list[float]:
@@ -233,28 +219,19 @@ class _Study:
         share = min(1.0, gain / math.fsum(wanted))
         return [rate * share for rate in alone]
 
-    def _set(
-        self,
-        scenario: str,
-        implementation: str,
-        method: str,
-        host: int,
-        replicate: int,
-        device: int,
-        alone: dict,
-    ) -> None:
+    def _set(self, scenario: str, implementation: str, method: str, at: At, alone: dict) -> None:
         design, noise, names = self.design, self.design.noise, _names(scenario)
         status = design.ends.get((scenario, method), "completed")
         if status == "completed" and self.random.random() < design.failing:
             status = "failed"
         if status == "not_run":
-            self._planned(scenario, implementation, method, replicate)
+            self._planned(scenario, implementation, method, at.replicate)
             return
-        cell = self._cell(scenario, implementation, method, host, replicate, device, True, status)
+        cell = self._cell(scenario, implementation, method, at, status=status)
         if status != "completed":
             self.rows.append(cell | {"member": None, "window": None, "reason": f"it {status}"})
             return
-        true = self.true_rates(scenario, implementation, method, host)
+        true = self.true_rates(scenario, implementation, method, at.host)
         shares = [self._noise(noise.member) for _ in names]
         even = len(names) / math.fsum(shares)
         factor = self._noise(noise.cell)
@@ -268,10 +245,8 @@ class _Study:
             "gract": min(max(gract + self.random.normal(0, noise.gract), 0.0), 1.0),
             "gpu_memory_used": 1e9 * math.fsum(self.jobs[n].memory for n in names) * 0.9,
         } | drift
-        variant = parse_scenario(scenario).variant
-        windows = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}.get(
-            variant, (WINDOW,)
-        )
+        windows = {"departure": (BEFORE, AFTER), "completion": (COMPLETION,)}
+        windows = windows.get(parse_scenario(scenario).variant, (WINDOW,))
         for member, (name, rate) in enumerate(zip(names, rates, strict=True)):
             for window in windows:
                 if window == AFTER and member == len(names) - 1:
@@ -283,9 +258,10 @@ class _Study:
                     took = max(k * BATCH / r for k, r in zip(steps, rates, strict=True))
                     more |= {"steps": steps[member], "window_s": took}
                 self._row(cell, member, name, own, window=window, **more)
-        self._set_truth(scenario, implementation, method, host)
+        place = scenario, implementation, method, at.host
+        self._set_truth(*place)
         if len(set(names)) == 1:
-            self._truth(scenario, implementation, method, host, rate=math.fsum(true), gract=gract)
+            self._truth(*place, rate=math.fsum(true), gract=gract)
 
     def _set_truth(self, scenario: str, implementation: str, method: str, host: int) -> None:
         names, true = _names(scenario), self.true_rates(scenario, implementation, method, host)
@@ -303,20 +279,12 @@ class _Study:
         """An interleaved cell: half-second slices of each condition in random order, round by
         round.
         """
-        noise, rounds, implementation = (
-            self.design.noise,
-            self.design.rounds,
-            self.implementations[0],
-        )
-        conditions = conditions_of(f"{scenario}--{INTERLEAVED}", method)
-        cell = self._cell(
-            f"{scenario}--{INTERLEAVED}", implementation, method, host, replicate, 0, True
-        )
-        cell |= {
-            "measure": INTERLEAVED,
-            "n": sum(len(_names(s.scenario)) for s in conditions.values()),
-        }
-        cell["window_s"] = 0.4 * rounds
+        noise, rounds = self.design.noise, self.design.rounds
+        implementation, of_turns = self.implementations[0], f"{scenario}--{INTERLEAVED}"
+        conditions = conditions_of(of_turns, method)
+        cell = self._cell(of_turns, implementation, method, At(host, replicate))
+        cell |= {"measure": INTERLEAVED, "window_s": 0.4 * rounds}
+        cell["n"] = sum(len(_names(s.scenario)) for s in conditions.values())
         order = np.argsort(self.random.random((rounds, len(conditions))), axis=1)
         at = 0.5 * (np.arange(rounds)[:, None] * len(conditions) + order)
         phase = self.random.uniform(0, 2 * np.pi)
@@ -331,9 +299,8 @@ class _Study:
                 scale = noise.slice_alone * (1.0 if self.jobs[names[0]].launch_bound else 0.1)
             wavers = self._like_itself(at[:, place]) if alone else self.random.normal(size=rounds)
             total = np.exp(scale * wavers - scale**2 / 2) * drift[:, place]
-            demand = math.fsum(
-                rate / self.jobs[n].device_rate for rate, n in zip(true, names, strict=True)
-            )
+            asked = (r / self.jobs[n].device_rate for r, n in zip(true, names, strict=True))
+            demand = math.fsum(asked)
             if alone:
                 misread = np.exp(self.random.normal(0, noise.slice_gract, rounds))
                 busy = np.clip(demand * total * device * misread, 0, 1)
@@ -346,15 +313,9 @@ class _Study:
                 more |= {"window_s": 0.4 * rounds, "gract": float(busy.mean()), "drift": None}
                 self._row(cell, member, own, float(slices.mean()), **more)
                 member += 1
-            self._truth(
-                condition.scenario,
-                implementation,
-                condition.method,
-                host,
-                rate=math.fsum(true),
-                aa=1.0,
-            )
-            self._set_truth(condition.scenario, implementation, condition.method, host)
+            place = condition.scenario, implementation, condition.method, host
+            self._truth(*place, rate=math.fsum(true), aa=1.0)
+            self._set_truth(*place)
 
     def _like_itself(self, at: np.ndarray) -> np.ndarray:
         """Standard normal noise whose correlation at a distance of 0.8 s is 0.05."""
@@ -372,42 +333,26 @@ class _Study:
             self.true[quantity, scenario, implementation, method, f"h{host + 1}"] = value
 
     def _planned(self, scenario: str, implementation: str, method: str, replicate: int) -> dict:
-        cell = {
-            "scenario": scenario,
-            "implementation": implementation,
-            "method": method,
-            "replicate": replicate,
-        }
+        cell = {"scenario": scenario, "implementation": implementation, "method": method}
+        cell["replicate"] = replicate
         cell["id"] = f"{scenario}/{implementation}/{method}/r{replicate}"
         cell["n"] = parse_scenario(scenario).n
         self.plan.append(cell)
         return cell
 
     def _cell(
-        self,
-        scenario: str,
-        implementation: str,
-        method: str,
-        host: int,
-        replicate: int,
-        device: int,
-        current: bool,
-        status: str = "completed",
-    ) -> dict:
+        self, scenario: str, implementation: str, method: str, at: At,
+        current: bool = True, status: str = "completed",
+    ) -> dict:  # fmt: skip
         """What the rows of a cell have in common; a cell that is not current is planned once."""
-        identity = f"{scenario}/{implementation}/{method}/r{replicate}"
+        host, replicate, device = at
         if current:
             self._planned(scenario, implementation, method, replicate)
-        done = status == "completed"
-        uuid = f"GPU-{host + 1}-{device}"
+        done, uuid = status == "completed", f"GPU-{host + 1}-{device}"
         return (
             _ROW
-            | {
-                "cell": identity,
-                "scenario": scenario,
-                "implementation": implementation,
-                "method": method,
-            }
+            | {"cell": f"{scenario}/{implementation}/{method}/r{replicate}", "scenario": scenario}
+            | {"implementation": implementation, "method": method}
             | {"replicate": replicate, "n": parse_scenario(scenario).n, "status": status}
             | {"current": current, "attempt": 2 if device and scenario[:2] == "1x" else 1}
             | {"device": uuid, "gpu_uuid": uuid, "machine": f"m{host + 1}"}
