@@ -22,7 +22,7 @@ def derived(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
     """All of them, from the estimates of single hosts and over all, and what became of each set."""
     none = [frozenset()] * len(found)
     found = found.assign(code=none, data=none)  # flags hold already what replicates mix
-    made = (over_fastest, over_paper, variation, host_spread)
+    made = (over_fastest, over_paper, variation)
     parts = [*(each(found) for each in made), memory_of_parts(found, outcomes)]
     return pd.concat(parts, ignore_index=True)
 
@@ -164,14 +164,6 @@ def variation(found: pd.DataFrame) -> pd.DataFrame:
     )
     middle = every["value"].where(~both).groupby(place).transform("median")
     return every.assign(value=every["value"].mask(both, middle))
-
-
-def host_spread(found: pd.DataFrame) -> pd.DataFrame:
-    """How far a job alone differs between hosts: in its rate, and in that of a busy GPU."""
-    alone = _alone(found, "rate", "device_rate", variants=ALONE_VARIANTS)
-    alone = alone[(alone["host"] == "") & (alone["hosts"] > 1)]
-    value = alone["most"] / alone["least"] - 1
-    return alone.assign(**{"quantity": alone["quantity"] + "_apart", "value": value} | BARE)
 
 
 def memory_of_parts(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:

@@ -21,8 +21,6 @@ from workflow.collocation.spec.names import INTERLEAVED
 _KINDS = {
     "outcome": "completed",
     "rate_cv": "standard deviation of the logs of (over several hosts the middle of theirs)",
-    "rate_apart": "highest over lowest host, less one, of the means of",
-    "device_rate_apart": "highest over lowest host, less one, of the means of",
     "parts_over_capacity": "sum over jobs of the mean over cells of",
 }
 _DESIGNS = {

@@ -51,11 +51,7 @@ FORMULAS = (
         ("rate", lambda r: r.total.where(r.alike)),
         ("spread", lambda r: (r.most.where(r.alike & (r.members > 1)), r.least)),
     ),
-    (
-        "job",
-        ("job_rate", lambda j: j.rate.where(~j.alike)),
-        ("epoch_time", lambda j: j.epoch_time_s),
-    ),
+    ("job", ("job_rate", lambda j: j.rate.where(~j.alike))),
     (
         "run",
         ("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),

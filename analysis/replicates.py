@@ -25,7 +25,7 @@ BATCHES, ROUNDS = 10, 2
 COLUMNS = ["run", "at", "scenario", "implementation", "method", "window", "jobs", "mixed"]
 COLUMNS += ["variant", "condition", "again", "current", "baseline", "replicate", "device"]
 COLUMNS += ["member", "workload", "input_mode"]
-COLUMNS += ["samples_per_s", "slices", "gract_slices", "epoch_time_s"]
+COLUMNS += ["samples_per_s", "slices", "gract_slices"]
 COLUMNS += ["steps", "batch_size", "window_s", *ACTIVITY, "power"]
 COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *SERVED]
 FED = ["cpu_cores", "rss", "data_wait_share", "distinct_samples"]  # of studies of shared loaders
@@ -85,8 +85,7 @@ def _batches(used: pd.DataFrame) -> pd.DataFrame:
                 found.append((member.Index, number, rate, busy))
     index, number, rate, busy = zip(*found, strict=True) if found else ((),) * 4
     parts = used.loc[[*index]].assign(batch=number, gract=busy)
-    times = parts["epoch_time_s"] * parts["rate"] / np.array(rate, dtype=float)
-    return parts.assign(rate=np.array(rate, dtype=float), epoch_time_s=times)
+    return parts.assign(rate=np.array(rate, dtype=float))
 
 
 def _mean(values: list[float | None], part: np.ndarray) -> float:
@@ -218,16 +217,14 @@ def _beside(runs: pd.DataFrame, others: pd.DataFrame, name: str, *same: str) -> 
 
 def _jobs(members: pd.DataFrame) -> pd.DataFrame:
     """A row per run and workload with its members' means. `job` is "" of jobs alike."""
-    times = members["epoch_time_s"]
     members = members.assign(
         job=members["workload"].where(~members["alike"], ""),
         at_job=members.groupby(RUN).cumcount(),
-        epoch_time_s=times.where((times > 0) & members["total"].notna()),
         slower=(1 / members["progress"]).where(members["stp"].notna()),
     )
     group = members.groupby([*RUN, "workload"], sort=False)
     jobs = members.drop_duplicates([*RUN, "workload"]).set_index([*RUN, "workload"])
-    for column in ("rate", "epoch_time_s", "slower"):
+    for column in ("rate", "slower"):
         jobs[column] = group[column].mean().where(group[column].count() == group.size())
     jobs["rate"] = jobs["rate"].where(jobs["total"].notna())
     return jobs.reset_index()

@@ -10,7 +10,6 @@ import pandas as pd
 
 from analysis import runs as of_runs
 from analysis.estimates import RANGE
-from analysis.quantities import QUANTITIES
 from analysis.runs import COMPLETED, UNVERIFIED, Runs
 from workflow.collocation.spec.names import INTERLEAVED, Condition, conditions_of
 
@@ -119,9 +118,6 @@ def counts(runs: Runs, plan: Sequence[Mapping], estimates: pd.DataFrame) -> Iter
         sets = sets[sets["method"] == "naive"] if one else sets
         note = f"variation of throughput over a host's replicates, jobs {name}: middle of the sets"
         yield from _middle(f"cv_{name}", sets["value"], note)
-    for name in ("rate_apart", "device_rate_apart"):
-        found = estimates.loc[estimates["quantity"] == name, "value"]
-        yield from _middle(name, found, f"{QUANTITIES[name].title}: middle of the jobs")
     checked = members[members["current"] & members["measured"]]
     checked = checked.drop_duplicates(["at", "member"], keep="last")["loss_check"].dropna()
     for verdict, number in sorted(Counter(checked).items()):

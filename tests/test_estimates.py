@@ -66,7 +66,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     lines = {name + AT for name in READ}
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     served = {*SERVED, "tpot_over_alone", "e2el_over_alone"}
-    made = {"claim", *rewritten, "aa", "stp_predicted", *lines, *served}
+    made = {"claim", "epoch_time", *rewritten, "aa", "stp_predicted", *lines, *served}
     made |= {"cpu_per_sample", *FED}  # of studies whose jobs share a loader
     assert missing == made
     place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many
@@ -87,33 +87,24 @@ def test_hosts_differ_in_a_job_alone_and_not_in_what_it_does_while_the_gpu_is_bu
     found = built(Design([THIN], hosts=3, noise=Noise(replicate=0, alone=0, device=0)))
     where = "1x_thin_b32/paper_step/naive"
     rates = [found[f"rate:{where}@h{host}"].value for host in (1, 2, 3)]
-    apart = max(rates) / min(rates) - 1
-    assert found[f"rate_apart:{where}"].value == pytest.approx(apart) and apart > 0.05
+    assert max(rates) > 1.05 * min(rates)
     for host in ("", "@h1", "@h2", "@h3"):
         assert found[f"device_rate:{where}{host}"].value == pytest.approx(THIN.device_rate)
-    assert found["count:device_rate_apart"].value == pytest.approx(0, abs=1e-9)
-    assert "rate_apart:7x_thin_b32/paper_step/mps" not in found
 
 
 @given(host=st.integers(1, 2), factor=st.floats(0.1, 10), seed=st.integers(0, 50))
 @settings(max_examples=5)
 def test_a_faster_host_changes_no_ratio(host, factor, seed):
-    """All rates of one host times a factor: what is in samples/s, s or J moves, and only there;
-    besides what tells hosts apart."""
+    """All rates of one host times a factor: what is in samples/s or J moves, and only there."""
     design = Design([THIN], counts=(2,), mixes=(), hosts=2, replicates=2)
 
     def faster(rows):
-        speeds = {"samples_per_s": factor, "epoch_time_s": 1 / factor}
-        return [
-            row | {k: row[k] * f for k, f in speeds.items()}
-            if row["machine"] == f"m{host}"
-            else row
-            for row in rows
-        ]
+        own = {"m1": 1.0, "m2": 1.0} | {f"m{host}": factor}
+        return [r | {"samples_per_s": r["samples_per_s"] * own[r["machine"]]} for r in rows]
 
     before, after = built(design, seed), built(design, seed, rows=faster)
     assert before.keys() == after.keys()
-    moved = {"rate", "device_rate", "epoch_time", "energy_per_sample", "fastest_rate"}
+    moved = {"rate", "device_rate", "energy_per_sample", "fastest_rate"}
     for identity, e in before.items():
         if e.quantity in moved:
             of_host = e.host == f"h{host}"
@@ -121,7 +112,7 @@ def test_a_faster_host_changes_no_ratio(host, factor, seed):
             if e.host:
                 expected = e.value * (factor**power if of_host else 1)
                 assert after[identity].value == pytest.approx(expected)
-        elif not math.isnan(e.value) and "_apart" not in identity:
+        elif not math.isnan(e.value):
             assert after[identity].value == pytest.approx(e.value, abs=1e-12), identity
             assert after[identity].low == pytest.approx(e.low, abs=1e-12, nan_ok=True), identity
 

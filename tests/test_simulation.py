@@ -73,31 +73,6 @@ def test_what_one_interleaved_cell_tells_holds_the_truth(turns, quantity, kind, 
     assert sorted(widths)[len(widths) // 2] < widest
 
 
-def test_over_several_hosts_stands_a_prediction_or_the_least_and_the_most_of_theirs():
-    design = Design([*LAUNCH[:3], *BUSY[:2]], hosts=4, replicates=3, failing=0.2, split=True)
-    _, estimates = built(design, 1)
-    by_place = defaultdict(list)
-    for e in estimates.values():
-        if e.host:
-            by_place[_place(e)].append(e)
-    seen = Counter()
-    for e in estimates.values():
-        on = by_place[_place(e)]
-        if e.host or not e.scenario or len(on) < 2 or e.quantity == "outcome":
-            continue
-        points = [h.value for h in on]
-        assert e.spread == "range" or (e.spread, e.quantity != "rate_cv") == ("prediction", True)
-        assert e.spread == "prediction" or (e.low, e.high) == (min(points), max(points)), e.id
-        assert e.low * (1 - 1e-12) <= e.value <= e.high * (1 + 1e-12)
-        assert (e.hosts, e.n) == (len(on), sum(h.n for h in on))
-        seen[e.quantity] += 1
-    assert seen.keys() >= {"rate", "stp", "s", "gaps", "gract", "rate_over_naive", "rate_cv"}
-
-
-def _place(e):
-    return e.quantity, e.scenario, e.implementation, e.method, e.window, e.job
-
-
 def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
     """It joins those of the set and of the job alone; a host that measured each once has none."""
     implementations, hits = {IMPLEMENTATION: 1.0, "graph": 3.0}, []
