@@ -100,21 +100,13 @@ def over_fastest(found: pd.DataFrame) -> pd.DataFrame:
 
 def over_paper(found: pd.DataFrame) -> pd.DataFrame:
     """Each job alone, as it is written, over the same job as the paper wrote it, host by host."""
-    alone = list(_alone(found, "rate").itertuples())
-    base = {
-        (e.scenario, e.host): e
-        for e in alone
-        if e.implementation == PAPER_IMPLEMENTATION and e.host
-    }
-    pairs = [
-        (e, base.get((e.scenario, e.host)))
-        for e in alone
-        if e.implementation != PAPER_IMPLEMENTATION
-    ]
+    alone = _alone(found, "rate")
+    papers = alone["implementation"] == PAPER_IMPLEMENTATION
+    base = {(e.scenario, e.host): e for e in alone[papers & (alone["host"] != "")].itertuples()}
     made = [
         _ratio("alone_over_paper", [e], [1], [paper], flags.union([e.flags, paper.flags]), e.note)
-        for e, paper in pairs
-        if paper
+        for e in alone[~papers].itertuples()
+        if (paper := base.get((e.scenario, e.host)))
     ]
     return over_hosts(pd.DataFrame(made))
 
@@ -158,10 +150,8 @@ def variation(found: pd.DataFrame) -> pd.DataFrame:
     every = over_hosts(rates.assign(quantity="rate_cv", value=spreads, kind=None, **BARE))
     if every.empty:
         return every
-    both, place = (
-        every["host"] == "",
-        [every[c] for c in ("scenario", "implementation", "method", "window")],
-    )
+    both = every["host"] == ""
+    place = [every[c] for c in ("scenario", "implementation", "method", "window")]
     middle = every["value"].where(~both).groupby(place).transform("median")
     return every.assign(value=every["value"].mask(both, middle))
 

@@ -14,25 +14,22 @@ TRAIN_SIZE = 50_000
 def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     """A synthetic run.json: one rate (samples/s) per member; None: a member without a window.
 
-    Options: implementation, attempt, status, reason, gpu (uuid or None), gpu_name, study, windows
+    Options: implementation, attempt, status, reason, gpu (uuid or None), study, windows
     (list of per-member dicts of window → rate, in place of rates; lists are rates of slices),
-    losses (per member), source, drift and drift_error (of every window), flags, limits (in every
+    losses (per member), source, flags, limits (in every
     member's spec), verified, sm_count, uuids, telemetry, session, gpu_memory (bytes), digest (of
     the code).
     """
     parsed, conditions = parse_scenario(scenario), conditions_of(scenario, method)
     sets = [parse_scenario(condition.scenario) for condition in conditions.values()] or [parsed]
     names = [name for each in sets for name, count in each.parts for _ in range(count)]
-    implementation, status = (
-        options.get("implementation", "paper_step"),
-        options.get("status", "completed"),
-    )
+    implementation = options.get("implementation", "paper_step")
+    status = options.get("status", "completed")
     started = status not in ("unsupported", "postponed")
     measure = "interleaved" if conditions else "window"
     measure = "departure" if "departure" in parsed.variant else measure
-    per_member = options.get("windows") or [
-        {} if rate is None else {"window": rate} for rate in rates
-    ]
+    plain = [{} if rate is None else {"window": rate} for rate in rates]
+    per_member = options.get("windows") or plain
     gpu, memory = options.get("gpu", "GPU-1"), options.get("gpu_memory")
     uuids = options.get("uuids", ["GPU-1"] * 9)
     losses = options.get("losses", [[7.0, 6.0, 5.0]] * 9)
@@ -41,8 +38,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
         interleaved = isinstance(rate, list)
         found = {"steps": 100, "samples_per_s": fmean(rate) if interleaved else rate}
         found |= {"slices": rate if interleaved else None, "step_ms_p50": 3.0}
-        drifts = {"drift": options.get("drift", 0.001)}
-        return found | drifts | {"drift_error": options.get("drift_error")}
+        return found | {"drift": 0.001, "drift_error": None}
 
     members = [
         {"member": i, "workload": names[i], "status": "completed" if windows else "out_of_memory"}
@@ -67,7 +63,7 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     spec["members"] = [{"workload": n, "model": n.split("_")[0]} | job for n in names]
     in_force = {"name": method, "evidence": {}}
     in_force["verified"] = options.get("verified", True) if started else None
-    card = {"uuid": gpu, "name": options.get("gpu_name", "Test GPU"), "driver": "580.1"}
+    card = {"uuid": gpu, "name": "Test GPU", "driver": "580.1"}
     data = {"dataset": "images", "source": options.get("source", "synthetic")}
     versions = {"torch": "2.11", "timm": "1.0"}
     provenance = {"digest": options.get("digest", "d1"), "versions": versions, "machine": "m1"}
