@@ -196,9 +196,11 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
 
 
 def _job(e: Row) -> str | None:
-    """The job that a set has copies of; one alone is an option only as a separate process."""
+    """The job that a set has copies of; one alone is an option only as a separate process, and
+    limits of SMs are none: no recipe sets them.
+    """
     scenario = parse_scenario(e.scenario)
-    copies = not scenario.mixed and not scenario.variant
+    copies = not (scenario.mixed or scenario.variant or e.method.startswith("mps_"))
     return scenario.family if copies and (scenario.n > 1 or e.method == "naive") else None
 
 

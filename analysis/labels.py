@@ -57,12 +57,12 @@ COLOURS = {
 }
 MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">"}
 MARKERS |= {"streams": "D", "mig": "^"}
-ARM_COLOURS = {
-    PAPER_IMPLEMENTATION: "#0B5394",
-    "eager": "#2A9D8F",
-    "bf16": "#7A5BA8",
-    "graph": "#A1372D",
-    "compile": "#E0A224",
+IMPLEMENTATION_COLOURS = {  # none of them a method's
+    PAPER_IMPLEMENTATION: "#333333",
+    "eager": "#A6761D",
+    "bf16": "#66A61E",
+    "graph": "#1B9E77",
+    "compile": "#D95F02",
 }
 GREY = "#888888"
 

@@ -174,7 +174,7 @@ def test_ways_in_which_a_job_was_not_measured_alone_are_named(lacks):
 
 sets = st.lists(
     st.tuples(
-        st.sampled_from(["naive", "mps", "mps_equal"]),
+        st.sampled_from(["naive", "mps", "streams"]),
         st.integers(2, 7),
         st.floats(0.5, 7),
         st.floats(0.9, 8),

@@ -18,7 +18,7 @@ from workflow.collocation.spec.names import implementation_order
 @figure(
     "Samples per second of all jobs together. Colour: how the job is written; solid: under MPS, "
     "dashed: separate processes, dotted: on CUDA streams. Grey line: one job alone in the fastest "
-    "way."
+    "way. Ways of writing may have been measured on different machines."
 )
 def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each way of writing it and each method."""
@@ -56,7 +56,7 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
 
 
 def _colour(implementation: str) -> str:
-    return labels.ARM_COLOURS.get(implementation, labels.GREY)
+    return labels.IMPLEMENTATION_COLOURS.get(implementation, labels.GREY)
 
 
 def _lines(axes: Axes, rows: pd.DataFrame) -> None:

@@ -50,6 +50,7 @@ def mixes(estimates: pd.DataFrame) -> Drawing | None:
     title = "What mixes of different jobs gain, and what each job pays"
     if not best.empty:
         title = f"Under MPS, mixes gain {labels.range_of(best['value'])} times"
+        title += " (one host)" if best["hosts"].max() == 1 else ""
     return Drawing(title, pd.concat([gains, slow]), drawn)
 
 

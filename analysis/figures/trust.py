@@ -56,7 +56,7 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     panels[0].set_ylabel("throughput gain (STP)")
     drawn_by = {m: style.look(m) | {"label": labels.method(m)} for m in shown["method"]}
     style.legend(drawn, [Line2D([], [], linestyle="", **look) for look in drawn_by.values()])
-    title = f"At the paper's GRACT, gains are within {100 * off:.0f} % of the paper's"
+    title = f"Extrapolated to the paper's GRACT, gains differ by up to {100 * off:.0f} %"
     return Drawing(title, shown, drawn)
 
 

@@ -70,12 +70,12 @@ INPUT = {
     "of them distinct": ("distinct", as_.count),
 }
 VERDICTS = {
-    "holds": "hold",
-    "agrees": "agree at the paper's GRACT",
-    "contradicted": "are contradicted",
-    "depends": "depend on the host",
-    "imprecise": "cannot be decided with this precision",
-    "not_testable": "are not testable here",
+    "holds": ("holds", "hold"),
+    "agrees": ("agrees at the paper's GRACT", "agree at the paper's GRACT"),
+    "contradicted": ("is contradicted", "are contradicted"),
+    "depends": ("depends on the host", "depend on the host"),
+    "imprecise": ("cannot be decided with this precision",) * 2,
+    "not_testable": ("is not testable here", "are not testable here"),
 }
 
 
@@ -373,7 +373,7 @@ def counted(estimates: pd.DataFrame) -> str:
     """`Of 48 claims 9 hold, 5 are contradicted, …`: those of each verdict that there is."""
     found = {word: table.get(estimates, "count", name=f"claims_{word}") for word in VERDICTS}
     parts = [
-        f"{as_.count(e)} {VERDICTS[w].replace('are ', 'is ' if e.value == 1 else 'are ')}"
+        f"{as_.count(e)} {VERDICTS[w][int(e.value != 1)]}"
         for w, e in found.items()
         if as_.known(e) and e.value
     ]

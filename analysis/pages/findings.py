@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import estimates as table
 from analysis.figures import select
 
-CROWD, ROOMY = 7, 0.9  # jobs; of their number as STP, from which they have room
+CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
 def apart(estimates: pd.DataFrame) -> float:
@@ -16,12 +16,12 @@ def apart(estimates: pd.DataFrame) -> float:
 
 
 def crowded(estimates: pd.DataFrame) -> pd.Series:
-    """STP times SMACT of one job alone on the same host, of the sets of seven or more jobs alike
+    """STP times SMACT of one job alone on the same host, of the sets of seven or eight jobs alike
     under MPS that are in each other's way.
     """
     gains = select.copies(estimates, "stp", method="mps", host="*")
     alone = select.copies(estimates, "smact", method="naive", host="*")
     alone = alone[alone["jobs"] == 1]
     both = gains.merge(alone, on=["workload", "implementation", "host"], suffixes=("", "_alone"))
-    both = both[(both["jobs"] >= CROWD) & (both["value"] < ROOMY * both["jobs"])]
+    both = both[both["jobs"].isin(CROWD) & (both["value"] < ROOMY * both["jobs"])]
     return both["value"] * both["value_alone"]
