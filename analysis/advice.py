@@ -25,8 +25,8 @@ from workflow.collocation.spec.names import (
 )
 
 UNTOLD = (
-    "GPU memory and energy of these sets are not known: they took turns in one cell, all loaded at "
-    "once."
+    "Where a set has no GPU memory or energy here, it took turns with others in one cell, all "
+    "loaded at once."
 )
 UNBOUND = "GPU memory is not known here, so no set was held against the bound on it."
 # Numbers of an option besides its STP: field → quantity.

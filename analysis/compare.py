@@ -22,6 +22,7 @@ COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "en
 APART, UNKNOWN, OVERLAP = "apart", "no spread", "overlap"
 ORDER = (APART, "differs", UNKNOWN, OVERLAP, "same")  # what differs comes first
 BESIDE = ["value", "low", "high", "spread", "status"]
+SPELT = [*BESIDE, "n", "hosts", "replicates"]  # what a number is written with
 
 
 def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -35,12 +36,12 @@ def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     whole = whole[(whole["jobs"] > 1) | (whole["quantity"] != "stp")]
     found = pd.concat([whole[whole["host"].eq("")], estimates.of(a, "claim")])
     found = found[found["source"] == estimates.MEASURED]
-    found = found.join(b[BESIDE].add_suffix("_b"), how="inner")
+    found = found.join(b[SPELT].add_suffix("_b"), how="inner")
     claims = found["quantity"] == "claim"
     if not (~claims).any():
         raise ValueError("the two studies have no number in common: no set is in both")
     found["a"] = [labels.span(e) for e in found.itertuples()]
-    other = found.assign(**{name: found[f"{name}_b"] for name in BESIDE})
+    other = found.assign(**{name: found[f"{name}_b"] for name in SPELT})
     found["b"] = [labels.span(e) for e in other.itertuples()]
     apart = (found["high"] < found["low_b"]) | (found["high_b"] < found["low"])
     word = apart.map({True: APART, False: OVERLAP})

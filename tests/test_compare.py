@@ -65,6 +65,18 @@ def test_what_both_have_stands_condition_by_condition_and_what_differs_first(tmp
     assert "| C2 | holds | depends on the host | differs |" in text
 
 
+def test_each_side_says_how_many_replicates_it_has(tmp_path):
+    def made(name, n):
+        cell = {"value": 4.0, "numerator": None, "denominator": None, "over": "", "batches": ()}
+        cells = [{"cell": f"c{k}"} | cell for k in range(n)]
+        row = measured("stp", 2, "mps", 4.0) | {"n": n, "replicates": cells}
+        return written(tmp_path / name, [row])
+
+    a, b, output = made("a", 1), made("b", 2), tmp_path / "out"
+    assert analysis(["compare", str(a), str(b), "--output", str(output)]) == 0
+    assert "| 4.00 (one replicate) | 4.00 |" in (output / "compare.md").read_text("utf-8")
+
+
 def test_studies_that_have_nothing_in_common_are_one_line(tmp_path, capsys):
     a, b = written(tmp_path / "a", A), written(tmp_path / "b", A[-2:])
     assert analysis(["compare", str(a), str(b), "--output", str(tmp_path / "out")]) == 1

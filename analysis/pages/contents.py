@@ -108,6 +108,7 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     beside one such job alone.
     """
     stps = table.of(estimates, "stp", window="", job="")
+    stps = stps[~stps["method"].str.startswith("mps_")]  # measured beside plain MPS, on fewer hosts
     best: dict[tuple, list] = defaultdict(list)
     for e in _rows(stps[stps["jobs"] > 1]):
         parsed, rate = parse_scenario(e.scenario), table.get(estimates, "rate", **place(e))

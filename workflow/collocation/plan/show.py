@@ -74,7 +74,7 @@ def _notes(session: Session) -> list[str]:
             "'--config rerun=mismatched' measures them again"
         )
     if session.jobs and (dropped := environment.account()["dropped"]):
-        notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}; docs/study.md")
+        notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
     return notes
 
 
