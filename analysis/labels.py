@@ -28,7 +28,7 @@ _METHODS = {
     "mig_1g2x": "MIG 1g, double memory",
     "mig_shared": "MIG, shared memory",
 }
-_ARMS = {
+_WRITTEN = {
     PAPER_IMPLEMENTATION: "paper style",
     "eager": "TF32, no waiting",
     "bf16": "bf16",
@@ -117,7 +117,7 @@ def method(name: str) -> str:
 
 def implementation(name: str) -> str:
     """How the job is written."""
-    return _ARMS.get(name, name.replace("_", " "))
+    return _WRITTEN.get(name, name.replace("_", " "))
 
 
 def of_script(folder: Path, text: str) -> str:
@@ -126,7 +126,7 @@ def of_script(folder: Path, text: str) -> str:
     """
     advice = folder / "advice.json"
     told = read_json(advice) if advice.exists() else {}
-    text = text.replace(_ARMS[PAPER_IMPLEMENTATION], "as it is") if told.get("run") else text
+    text = text.replace(_WRITTEN[PAPER_IMPLEMENTATION], "as it is") if told.get("run") else text
     if told.get("alone", {}).get("unit") == "steps/s":
         text = re.sub(r"/sample\b", "/step", re.sub(r"\b([Ss])amples/s\b", r"\1teps/s", text))
     return text

@@ -102,7 +102,8 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
 
 @figure(
     "The largest set of each job that leaves the GPU idle at times. Filled: S, what kernels side "
-    "by side gain. Open: STP, the whole gain; what lies between comes from filling the idle time."
+    "by side gain (without bars). Open: STP, the whole gain; what lies between comes from filling "
+    "the idle time."
 )
 def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job and method."""
@@ -119,7 +120,7 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
         whole = own[["value_beside", "low_beside", "high_beside"]]
         whole = whole.rename(columns=lambda column: column.removesuffix("_beside"))
         style.dots(axes, own.index, whole, **look, markerfacecolor="white", zorder=2)
-        style.dots(axes, own.index, own, **look, zorder=3)
+        style.dots(axes, own.index, own.assign(low=np.nan, high=np.nan), **look, zorder=3)
         axes.hlines(own.index, own["value"], own["value_beside"], color=look["color"], alpha=0.35)
     axes.set_xlabel("work per hour relative to one job")
     style.ratios(axes, "x")

@@ -71,14 +71,17 @@ def path(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **style: object) -> No
 
 def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
     """A colour for each (workload, implementation), named below; a line for each method over a
-    column.
+    column, from one job alone on where that is among the rows.
     """
     named = []
     for place, (key, rows) in enumerate(found.items()):
         look = {"color": HUES[place], "marker": SIGNS[place]}
         named.append(Line2D([], [], label=labels.job(key[0], key[1]), **look))
-        for method in [method for method in METHODS if method in set(rows["method"])]:
-            path(axes, rows[rows["method"] == method], x, linestyle=DASHES[method], **look)
+        sets, one = rows["jobs"] > 1, (rows["jobs"] == 1) & (rows["method"] == "naive")
+        drawn = [method for method in METHODS if method in set(rows["method"][sets])]
+        for method in drawn or ["naive"]:
+            own = rows[one | (sets & (rows["method"] == method))]
+            path(axes, own, x, linestyle=DASHES[method], **look)
     legend(axes.figure, named, columns=3)
 
 
