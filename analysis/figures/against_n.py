@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis import estimates as table
@@ -39,8 +38,8 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         rows = rates[rates["workload"] == workload]
         style.counts(axes, rows["jobs"])
         axes.set_title(labels.job(workload))
-        for _, own in rows.groupby("implementation"):
-            _lines(axes, own)
+        for implementation, own in rows.groupby("implementation"):
+            style.by_method(axes, own, color=_colour(implementation), marker="o")
         for e in table.of(estimates, "fastest_rate", scenario=f"1x_{workload}").itertuples():
             axes.axhline(e.value, color=style.PALE, linewidth=0.9, zorder=0)
         axes.set_ylim(0, 1.08 * rows[["value", "high"]].max(axis=None))
@@ -57,17 +56,6 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
 
 def _colour(implementation: str) -> str:
     return labels.IMPLEMENTATION_COLOURS.get(implementation, labels.GREY)
-
-
-def _lines(axes: Axes, rows: pd.DataFrame) -> None:
-    """A line for each method that sets were measured under, from one job alone on."""
-    colour = _colour(rows["implementation"].iloc[0])
-    one = rows[(rows["jobs"] == 1) & (rows["method"] == "naive")]
-    methods = [m for m in style.METHODS if m in set(rows["method"][rows["jobs"] > 1])]
-    for method in methods or ["naive"]:
-        own = pd.concat([one, rows[(rows["jobs"] > 1) & (rows["method"] == method)]])
-        look = {"color": colour, "linestyle": style.DASHES[method], "marker": "o"}
-        style.path(axes, own.sort_values("jobs"), **look)
 
 
 def _title(estimates: pd.DataFrame) -> str:

@@ -49,13 +49,16 @@ def beside(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.Dat
                       on=PLACE, suffixes=("", "_beside"))  # fmt: skip
 
 
-def with_alone(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
+def with_alone(
+    rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str, host: str = ""
+) -> pd.DataFrame:
     """Rows of `copies` of which this quantity of one such job alone is known: in a column of its
-    name.
+    name. host: "*" for rows of single hosts, each beside its own.
     """
-    alone = copies(estimates, quantity, method="naive")
-    alone = alone[alone["jobs"] == 1].set_index(["workload", "implementation"])["value"]
-    keys = list(zip(rows["workload"], rows["implementation"], strict=True))
+    key = ["workload", "implementation", "host"]
+    alone = copies(estimates, quantity, method="naive", host=host)
+    alone = alone[alone["jobs"] == 1].set_index(key)["value"]
+    keys = list(zip(*(rows[column] for column in key), strict=True))
     return rows.assign(**{quantity: alone.reindex(keys).to_numpy()}).dropna(subset=quantity)
 
 

@@ -70,19 +70,24 @@ def path(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **style: object) -> No
 
 
 def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
-    """A colour for each (workload, implementation), named below; a line for each method over a
-    column, from one job alone on where that is among the rows.
-    """
+    """A colour for each (workload, implementation), named below, and its lines by method."""
     named = []
     for place, (key, rows) in enumerate(found.items()):
         look = {"color": HUES[place], "marker": SIGNS[place]}
         named.append(Line2D([], [], label=labels.job(key[0], key[1]), **look))
-        sets, one = rows["jobs"] > 1, (rows["jobs"] == 1) & (rows["method"] == "naive")
-        drawn = [method for method in METHODS if method in set(rows["method"][sets])]
-        for method in drawn or ["naive"]:
-            own = rows[one | (sets & (rows["method"] == method))]
-            path(axes, own, x, linestyle=DASHES[method], **look)
+        by_method(axes, rows, x, **look)
     legend(axes.figure, named, columns=3)
+
+
+def by_method(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **look: object) -> None:
+    """A line over a column for each method that sets of these rows were measured under, from one
+    job alone on where that is among them.
+    """
+    sets, one = rows["jobs"] > 1, (rows["jobs"] == 1) & (rows["method"] == "naive")
+    drawn = [method for method in METHODS if method in set(rows["method"][sets])]
+    for method in drawn or ["naive"]:
+        own = rows[one | (sets & (rows["method"] == method))]
+        path(axes, own.sort_values("jobs"), x, linestyle=DASHES[method], **look)
 
 
 def points(axes: Axes, x: Sequence, rows: pd.DataFrame, **style: object) -> None:

@@ -20,8 +20,6 @@ def crowded(estimates: pd.DataFrame) -> pd.Series:
     under MPS that are in each other's way.
     """
     gains = select.copies(estimates, "stp", method="mps", host="*")
-    alone = select.copies(estimates, "smact", method="naive", host="*")
-    alone = alone[alone["jobs"] == 1]
-    both = gains.merge(alone, on=["workload", "implementation", "host"], suffixes=("", "_alone"))
-    both = both[both["jobs"].isin(CROWD) & (both["value"] < ROOMY * both["jobs"])]
-    return both["value"] * both["value_alone"]
+    gains = select.with_alone(gains, estimates, "smact", host="*")
+    gains = gains[gains["jobs"].isin(CROWD) & (gains["value"] < ROOMY * gains["jobs"])]
+    return gains["value"] * gains["smact"]
