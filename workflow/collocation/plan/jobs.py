@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -20,17 +19,16 @@ import psutil
 
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
-from workflow.collocation.record.source_digest import code
-from workflow.collocation.run.environment import server_environment
+from workflow.collocation.record.source_digest import code, source_of
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
+from workflow.collocation.spec.errors import meant
 from workflow.collocation.spec.workloads import Trained
 
 # Of config, to jobs.
 TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "wait"}
 REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
-CHECK_S = 300  # for the import of torch and of somebody's own code
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
@@ -62,22 +60,31 @@ def absent(packages: Iterable[str]) -> list[str]:
 def mistakes(session: Session) -> list[str]:
     """One line for each model, class or script of the jobs' workloads that is not there.
 
-    Own code is imported, by a process that has torch, which takes seconds; of timm's models a look
-    at its files will do, where they have the name.
+    Nothing is imported: it is looked up in files, which takes no torch and runs nobody's code.
     """
     jobs = [job.cell.spec for job in session.jobs if session.refusal(job.cell) is None]
     wanted = {member.workload: member.job for spec in jobs for member in spec.members}
     found = {name: job.missing for name, job in wanted.items()}
     if session.config.trainer == "models.train":
-        ask = {n: job for n, job in wanted.items() if isinstance(job, Trained) and _doubtful(job)}
-        found |= _asked({name: job.model_dump(mode="json") for name, job in ask.items()})
+        found |= {n: _unknown(job) for n, job in wanted.items() if isinstance(job, Trained)}
     source = session.config.workloads
     return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
 
 
-def _doubtful(job: Trained) -> bool:
-    """Whether it names code of the user's, or a model that no file of timm's registers as usual."""
-    return bool(job.own_code) or job.kind == "vision" and job.model.split(".")[0] not in _timms()
+def _unknown(job: Trained) -> dict[str, str]:
+    """Key → what it names that neither timm nor the user's own file has, in a sentence."""
+    for key, own in job.own_code.items():
+        module, _, name = own.partition(":")
+        if file := source_of(own):
+            words = re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))
+            if name not in words:
+                return {key: f"'{module}' has no '{name}'{meant(name, words)}"}
+        elif not importlib.util.find_spec(module.partition(".")[0]):
+            return {key: f"there is no module '{module}'"}
+    name = job.model.partition(".")[0]  # of weights nothing is said
+    if job.kind == "vision" and ":" not in job.model and name not in _timms():
+        return {"model": f"'{job.model}' is no model of timm{meant(name, _timms())}"}
+    return {}
 
 
 @cache
@@ -85,23 +92,6 @@ def _timms() -> set[str]:
     spec = importlib.util.find_spec("timm")
     files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
     return {name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
-
-
-def _asked(workloads: dict[str, dict]) -> dict[str, dict[str, str]]:
-    """What models.check says of them, in a process that has torch: workload → key → sentence."""
-    if not workloads:
-        return {}
-    command = [sys.executable, "-P", "-m", "models.check"]
-    options = {"env": server_environment(), "capture_output": True, "text": True}
-    try:
-        run = subprocess.run(command, input=json.dumps(workloads), timeout=CHECK_S, **options)
-        return json.loads(run.stdout)
-    except subprocess.TimeoutExpired:
-        said = f"not imported within {CHECK_S} s"
-    except ValueError:  # its code has ended the process
-        last = run.stderr.strip().rpartition("\n")[2][:300]
-        said = f"the import ended its process with {run.returncode}: {last}"
-    return dict.fromkeys(workloads, {"model": said})
 
 
 def preloaded(session: Session) -> AbstractContextManager[str | None]:

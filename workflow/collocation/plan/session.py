@@ -287,7 +287,7 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
         raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
     if remote and config.gpu not in ("auto", "cpu"):
         raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
-    workloads = load_workloads(find_file(config.workloads), config.modules)
+    workloads = load_workloads(find_file(config.workloads))
     devices, why_not = [], "its jobs run elsewhere"
     if not remote:
         devices, why_not = find_devices(config.gpu)
@@ -317,7 +317,7 @@ def open_posted(values: dict) -> Session:
     those that the first session has written files for. Raises ConfigError.
     """
     config = load_config(values)
-    workloads = load_workloads(find_file(config.workloads), config.modules)
+    workloads = load_workloads(find_file(config.workloads))
     study = load_study(find_file(config.studies), config.study, workloads)
     session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
     for path in (session.folder / "jobs").rglob("a*.json"):

@@ -37,20 +37,26 @@ def own_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
     without any, as of timm's models and installed ones.
     """
     found = []
-    for path in (*filter(None, map(_source, names)), *files):
+    for path in (*filter(None, map(source_of, names)), *files):
         found.append(path.read_bytes())
         with contextlib.suppress(SyntaxError, ValueError):  # of another Python, or none
             found[-1] = without_words(found[-1])
     return _sha(repr(found)) if found else None
 
 
-def _source(name: str) -> Path | None:
-    """The file, where members import from: working directory, PYTHONPATH, repository."""
+def source_of(name: str) -> Path | None:
+    """The file of `module:function`, where members import from: working directory, PYTHONPATH,
+    repository.
+    """
     module, colon, _ = name.partition(":")
-    file = Path(*module.split(".")).with_suffix(".py")
+    base = Path(*module.split("."))
     extra = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    places = (Path(folder, file) for folder in (Path.cwd(), *extra, ROOT))
-    return next(filter(Path.is_file, places), None) if colon else None
+    files = (
+        Path(folder, file)
+        for folder in (Path.cwd(), *extra, ROOT)
+        for file in (base.with_suffix(".py"), base / "__init__.py")
+    )
+    return next(filter(Path.is_file, files), None) if colon else None
 
 
 def without_words(source: bytes) -> str:

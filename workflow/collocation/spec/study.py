@@ -246,7 +246,6 @@ Gpu = StrictStr | StrictInt
 Time = Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smh]$")]  # with a unit: 25 of what?
 # Snakemake would read braces in another way than we do, and Arrow a colon.
 Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
-Module = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 
 
@@ -271,7 +270,6 @@ class Config(Strict):
     data: Folder = Field("data", description="folder of datasets")
     workloads: str = Field("config/workloads.yaml", description="the catalogue")
     studies: str = Field("config/studies", description="folder of studies")
-    modules: list[Module] = Field([], description="whose code workloads may name")
     trainer: str = Field("models.train", description="Python module that members run")
     timeout: dict[Timed, PositiveFloat] = Field({}, description="phase of a cell → seconds")
     telemetry: Sampling = Field(Sampling(), description="what watches a cell")

@@ -124,15 +124,6 @@ class VisionWorkload(Trained):
     optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss")
 
-    @field_validator("model_args")
-    @classmethod
-    def _weights_are_drawn(cls, given, info):
-        """Older versions of timm unpickle what they load, from any URL that is given."""
-        loads = [key for key in given if key.startswith(("pretrained", "checkpoint"))]
-        if loads and ":" not in info.data.get("model", ""):
-            raise ValueError(f"'{loads[0]}' is not allowed; weights are drawn from the seed")
-        return given
-
 
 class DlrmWorkload(Trained):
     """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
