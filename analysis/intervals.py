@@ -195,7 +195,8 @@ def of_batches(found: Sequence[float], scale: str) -> float:
 def ends(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Low and high of rows with `half` on their scale: NaN where it is; shares within 0 to 1."""
     value, half, scales = rows["value"].astype(float), rows["half"].astype(float), _scales(rows)
-    logs, times = scales == LOG, np.exp(half)
+    logs = scales == LOG
+    times = np.exp(half.where(logs))
     low, high = (value - half).mask(logs, value / times), (value + half).mask(logs, value * times)
     return low.mask(scales == SHARE, low.clip(lower=0)), high.mask(
         scales == SHARE, high.clip(upper=1)

@@ -107,7 +107,7 @@ def _values(used: pd.DataFrame) -> pd.DataFrame:
     three = sets[(sets["jobs"] == 3) & ~sets["mixed"]]
     runs = _beside(runs, three, "three", "method", "workload", "variant")
     again = _beside(again, sets, "first", "scenario", "method")
-    members = members.merge(runs[[*RUN, "alike", "total", "stp"]], on=RUN)
+    members = members.merge(runs[[*RUN, "alike", "total", "known"]], on=RUN)
     tables = {"run": runs, "job": _jobs(members), "again": again, "stayed": _stayed(members)}
     found = [
         _rows(tables[kind], slot, *formula)
@@ -171,7 +171,10 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         """Of a column that all members must have."""
         return group[column].agg(how).where(group[column].count() == size)
 
-    stp, total = every("progress", "sum"), every("rate", "sum")
+    # The rate of what answers requests is that of the requests: it tells no gain.
+    trains = group["answered_share"].count() == 0
+    progress, total = every("progress", "sum"), every("rate", "sum")
+    stp = progress.where(trains)
     alike = group["workload"].nunique() == 1
     slowest = members.dropna(subset="slower").sort_values("slower", ascending=False, kind="stable")
     worst = slowest.drop_duplicates(RUN).set_index(RUN)
@@ -186,8 +189,9 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         first_alone=runs["alone_rate"],
         first_busy=runs["alone_gract"],
         stp=stp,
-        antt=every("slower", "mean"),
-        s=every("device_work", "sum"),
+        known=progress.notna(),
+        antt=every("slower", "mean").where(trains),
+        s=every("device_work", "sum").where(trains),
         worst_alone=worst["alone_rate"].where(stp.notna()),
         worst_rate=worst["rate"],
         worst_at=worst["alone_at"],
@@ -220,7 +224,7 @@ def _jobs(members: pd.DataFrame) -> pd.DataFrame:
     members = members.assign(
         job=members["workload"].where(~members["alike"], ""),
         at_job=members.groupby(RUN).cumcount(),
-        slower=(1 / members["progress"]).where(members["stp"].notna()),
+        slower=(1 / members["progress"]).where(members["known"] & members["answered_share"].isna()),
     )
     group = members.groupby([*RUN, "workload"], sort=False)
     jobs = members.drop_duplicates([*RUN, "workload"]).set_index([*RUN, "workload"])

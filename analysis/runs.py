@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.records import flags
+from analysis.records.losses import DIFFERS
 from analysis.records.schema import SCHEMA
 from analysis.records.untrusted_files import read_table
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
@@ -141,7 +142,9 @@ def conditions(members: pd.DataFrame) -> pd.DataFrame:
     run = members.assign(data=data).groupby("run")
     found = run.agg(flags=("flags", "first"), code=("digest", frozenset), data=("data", frozenset))
     drifted = ~steady(members).fillna(True)
-    found["flags"] = found["flags"] + np.where(drifted, f";{flags.UNSTEADY}", "")
+    differs = (members["loss_check"] == DIFFERS).groupby(members["run"]).any()
+    for flag, of in ((flags.UNSTEADY, drifted), (flags.LOSSES_DIFFER, differs)):
+        found["flags"] = found["flags"] + np.where(of, f";{flag}", "")
     return found
 
 

@@ -90,7 +90,7 @@ def counts(runs: Runs, plan: Sequence[Mapping], estimates: pd.DataFrame) -> Iter
     yield count("cells", len(planned), "cells planned")
     for status in (*KNOWN, *sorted(by_status.keys() - {*KNOWN})):
         yield count(f"cells_{status}", by_status[status], f"cells {status.replace('_', ' ')}")
-    yield count("hosts", len(hosts), "machines that measured cells")
+    yield count("hosts", len(hosts), "hosts that measured cells")
     yield count("sessions", hosts["sessions"].sum(), "visits to them")
     if begun := [datetime.fromisoformat(at).timestamp() for at in every["started_at"] if at]:
         yield count("began", min(begun), "when its first cell was measured, since 1970", unit="s")

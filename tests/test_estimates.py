@@ -462,3 +462,32 @@ def test_latency_over_alone_is_of_one_replicate():
     }
     for e in over.values():
         assert e[-1] == pytest.approx([1.5] * 4)
+
+
+def test_what_answers_requests_has_no_gain_and_slows_down_who_trains():
+    """Its rate is that of the requests: whatever shares the GPU, as long as they are answered."""
+
+    def serve(rows):
+        for row in rows:
+            row["answered_share"] = 1.0 if row["workload"] == "thin_b32" else None
+        return rows
+
+    found = built(Design([THIN, WIDE], mixes=(PAIR,), replicates=2), rows=serve)
+    beside = {e.quantity: e.job for e in found.values() if e.scenario == PAIR and not e.host}
+    assert beside["slowdown"] == "wide_b32" and "job_rate" in beside
+    gains = {"stp", "s", "antt", "slowdown_worst", "rate_over_naive", "stp_predicted"}
+    assert not gains & {e.quantity for e in found.values() if e.scenario == PAIR}
+    assert "stp:1x_wide_b32/paper_step/naive" in found
+    assert "stp:1x_thin_b32/paper_step/naive" not in found
+
+
+def test_who_does_not_train_as_alone_is_flagged():
+    def spoilt(rows):
+        for row in rows:
+            if row["method"] == "mps" and row["n"] == 2:
+                row["loss_check"] = "differs"
+        return rows
+
+    found = built(Design([THIN], counts=(2, 3), replicates=2), rows=spoilt)
+    marked = {(e.jobs, e.method) for e in found.values() if "losses_differ" in e.flags}
+    assert marked == {(2, "mps")}

@@ -50,7 +50,7 @@ def _row(e: estimates.Row) -> dict:
         "colour": labels.colour(e.method),
         "text": labels.span(e),
         "id": e.id,
-        "of": f"{e.n} replicates, {e.hosts} machines",
+        "of": f"{e.n} replicates, {e.hosts} hosts",
         "value": float(f"{e.value:.6g}"),
         "low": float(f"{low:.6g}"),
         "high": float(f"{high:.6g}"),

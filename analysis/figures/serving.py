@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import estimates as table
 from analysis import labels
 from analysis.figures import Drawing, figure, style
+from analysis.records import flags
 from workflow.collocation.spec.names import parse_scenario, scenario_id
 
 BOUND = 1.2  # times a server's latency alone: what its users are taken to bear
@@ -16,76 +17,88 @@ ENOUGH = 0.95  # of the requests answered, alone and beside: below, latencies hi
 
 
 @figure(
-    "A language model that serves while another job trains. Across: the 99th percentile of the "
-    f"time per token over that alone; the line is {BOUND} times. Up: training throughput over that "
-    f"alone. Hollow: less than {100 * ENOUGH:g} % of the requests were answered."
+    "A language model that serves while another job trains, which has the limit or the lower "
+    f"priority. Dashed: {BOUND} times the time per token alone; dotted: training alone. Hollow: "
+    f"less than {100 * ENOUGH:g} % of the requests were answered. †: training's losses differ from "
+    "those alone."
 )
 def serving(estimates: pd.DataFrame) -> Drawing | None:
     """A point for each server, by the method that it shares the GPU with training by."""
-    across = "p99 time per token of the server"
-    return _against_throughput(estimates, "tpot_over_alone", across, "p99")
+    return _against_training(estimates, "p99_tpot_ms", "p99 time per token", "p99")
 
 
 @figure(
-    "A job that trains on from its last weights when triggered, while another job trains. Across: "
-    "the 95th percentile of the delay from trigger to trained over that alone; the line is "
-    f"{BOUND} times. Up: throughput of the other over that alone. Hollow: less than "
-    f"{100 * ENOUGH:g} % of the triggers were trained for."
+    "A job that trains on from its last weights when triggered, while another trains, which has "
+    f"the limit or the lower priority. Dashed: {BOUND} times the delay alone; dotted: the other "
+    f"alone. Hollow: less than {100 * ENOUGH:g} % of the triggers were trained for. †: losses "
+    "differ from those alone."
 )
 def retraining(estimates: pd.DataFrame) -> Drawing | None:
     """A point for each such job, which has no tokens, by its method."""
     servers = set(table.of(estimates, "request_goodput", job="*")["job"])
     others = estimates[~estimates["job"].isin(servers - {""})]
-    delay = "p95 delay from trigger to trained"
-    return _against_throughput(others, "e2el_over_alone", delay, "p95")
+    return _against_training(others, "p95_e2el_ms", "p95 delay from trigger to trained", "p95")
 
 
-def _against_throughput(
-    estimates: pd.DataFrame, quantity: str, across: str, short: str
+def _against_training(
+    estimates: pd.DataFrame, latency: str, across: str, short: str
 ) -> Drawing | None:
-    """That quantity of one job of a pair, which is over alone, against the other's throughput.
+    """A latency of one job of a pair against the other's rate.
 
     The title names the set that keeps most training by the lower end of its interval, among those
-    within BOUND by the upper end of theirs, and tells that lower end.
+    whose latency's upper end is within BOUND, and tells that lower end.
     """
     found = []
-    for e in table.of(estimates, quantity, job="*").itertuples():
+    for e in table.of(estimates, latency, job="*").itertuples():
         jobs = [name for name, _ in parse_scenario(e.scenario).parts]
         if len(jobs) != 2:
             continue
         [trained] = [name for name in jobs if name != e.job]
-        where = {"scenario": e.scenario, "implementation": e.implementation, "method": e.method}
-        at = where | {"scenario": scenario_id({e.job: 1}), "method": "naive"}
-        slowed = table.get(estimates, "slowdown", **where, job=trained)
-        places = where | {"job": e.job}, at
-        shares = [table.get(estimates, "answered_share", **place) for place in places]
-        if slowed:
-            y = {f"y{end}": 1 / getattr(slowed, of) for end, of in ENDS.items()}
-            full = all(share.value >= ENOUGH for share in shares if share)
-            found.append(e._asdict() | y | {"full": full})
+        where = {"implementation": e.implementation, "method": e.method}
+        alone = where | {"method": "naive", "scenario": scenario_id({e.job: 1})}
+        where |= {"scenario": e.scenario}
+        rate = table.get(estimates, "job_rate", **where, job=trained)
+        if rate is None:
+            continue
+        best = table.get(estimates, "rate", **alone | {"scenario": scenario_id({trained: 1})})
+        least = table.get(estimates, latency, **alone)
+        shares = [
+            table.get(estimates, "answered_share", **at) for at in (alone, where | {"job": e.job})
+        ]
+        about = {"y": rate.value, "y_low": rate.low, "y_high": rate.high}
+        about |= {"bound": BOUND * least.value if least else None, "most": best and best.value}
+        about["full"] = all(share.value >= ENOUGH for share in shares if share)
+        found.append(e._asdict() | about)
     if not found:
         return None
-    rows = pd.DataFrame(found)
-    drawn, axes = style.panel(2.6)
+    rows = pd.DataFrame(found).astype({"bound": float, "most": float})
+    drawn, axes = style.panel(2.8)
     for e in rows.itertuples():
         color = style.look(e.method)["color"]
         fill = color if e.full else "white"
         axes.hlines(e.y, e.low, e.high, color=color, linewidth=0.8)
         axes.vlines(e.value, e.y_low, e.y_high, color=color, linewidth=0.8)
         axes.plot(e.value, e.y, **style.look(e.method), markerfacecolor=fill, linestyle="")
-        said, how = f"{labels.job(e.job)}, {labels.method(e.method)}", "offset points"
-        axes.annotate(said, (e.value, e.y), (4, 2), textcoords=how, fontsize=style.SMALL)
-    axes.axvline(BOUND, color=style.PALE, linewidth=0.8, linestyle="--")
-    axes.set_xlabel(f"{across}, over alone")
-    axes.set_ylabel("training throughput, over alone")
+        said = f"{labels.job(e.job)}, " * (rows["job"].nunique() > 1) + labels.method(e.method)
+        said += " †" * (flags.LOSSES_DIFFER in flags.split(e.flags))
+        style.end(axes, e.value, e.y, said, color)
+    for bound in rows["bound"].dropna().unique():
+        axes.axvline(bound, color=style.PALE, linewidth=0.8, linestyle="--")
+    for most in rows["most"].dropna().unique():
+        axes.axhline(most, color=style.PALE, linewidth=0.8, linestyle=":")
+    axes.set_xlabel(f"{across}, ms")
+    axes.set_ylabel("training, samples/s")
+    axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    title = f"Training throughput against {across}"
-    within = rows[rows["full"] & (rows["high"] <= BOUND) & rows["y_low"].notna()]
-    if len(within):
-        best = within.loc[within["y_low"].idxmax()]
+    axes.margins(x=0.2)
+    title = f"Training against {across}"
+    if rows["bound"].notna().any():
+        known = "keeps" if (rows["low"] > rows["bound"]).all() else "is known to keep"
+        title = f"No method {known} {short} within {BOUND}× alone"
+    within = rows[rows["full"] & (rows["high"] <= rows["bound"])]
+    kept = (within["y_low"] / within["most"]).dropna()
+    if len(kept):
+        best = within.loc[kept.idxmax()]
         title = f"{labels.job(best['job'])}, {labels.method(best['method'])}: "
-        title += f"training ≥{100 * best['y_low']:.0f} % within {BOUND}× {short}"
+        title += f"training ≥{100 * kept.max():.0f} % within {BOUND}× {short}"
     return Drawing(title, rows, drawn)
-
-
-ENDS = {"": "value", "_low": "high", "_high": "low"}  # of a slowdown, which training is 1 over

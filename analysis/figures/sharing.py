@@ -78,7 +78,7 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
 
 @figure(
     "Throughput of a set under MPS over that of the same set as separate processes. Large marks: "
-    "all machines; small marks: one machine each."
+    "all hosts; small marks: one host each."
 )
 def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each set."""

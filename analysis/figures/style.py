@@ -28,7 +28,7 @@ SIGNS = ("o", "s", "^", "D", "v", "P")
 METHODS = ("naive", "mps", "streams", "mig")  # drawn; shares of SMs under MPS are in tables
 DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
 MARKS = (
-    "Marks: means; bars: 95 % interval of a new machine, or, where too few are known, of the next "
+    "Marks: means; bars: 95 % interval of a new host, or, where too few are known, of the next "
     "cell on the only one, or lowest to highest."
 )
 STYLE = {

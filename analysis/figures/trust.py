@@ -61,7 +61,7 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
 
 
 @figure(
-    "By how much throughput differs between replicates on one machine (coefficient of variation): "
+    "By how much throughput differs between replicates on one host (coefficient of variation): "
     "jobs alone, and the largest set of each."
 )
 def repeatability(estimates: pd.DataFrame) -> Drawing | None:
@@ -81,7 +81,7 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
         style.dots(axes, np.flatnonzero(own), shown[own], colour)
     axes.set(xlabel="coefficient of variation", xlim=(0, None))
     style.percent(axes)
-    title = "How well throughput repeats on one machine"
+    title = "How well throughput repeats on one host"
     found = [table.get(estimates, "count", name=name) for name in ("cv_alone", "cv_together")]
     if all(found):
         one, sets = (f"{100 * e.value:.1f} %" for e in found)

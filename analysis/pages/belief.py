@@ -23,7 +23,7 @@ def coverage(estimates: pd.DataFrame) -> pd.DataFrame:
                 cells, hosts = (table.get(estimates, "covered", name=name) for name in own)
                 said = {"jobs": title, "quantity": QUANTITIES[quantity].title}
                 said |= {"next cells inside": Number(cells, as_.share_of)}
-                rows.append(said | {"new machines inside": Number(hosts, as_.share_of)})
+                rows.append(said | {"new hosts inside": Number(hosts, as_.share_of)})
     return pd.DataFrame(rows)
 
 
@@ -36,7 +36,7 @@ def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
         most = 0.03 if e.jobs == 1 else 0.003  # a job alone changes its speed with its host
         said = {"compared": "the same set twice, in turns in one cell"}
         said |= {"jobs": labels.scenario(e.scenario)}
-        said |= {"written": labels.implementation(e.implementation), "machine": e.host}
+        said |= {"written": labels.implementation(e.implementation), "host": e.host}
         said |= {"ratio": Number(e, as_.precise), "of": Number(e, as_.how_many)}
         rows.append(said | {"within its bound": f"{_within(e, most)} ({100 * most:g} %)"})
     return pd.DataFrame(rows)

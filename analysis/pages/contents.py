@@ -17,10 +17,8 @@ from analysis.pages import spelling as as_
 from analysis.pages.tables import Number
 from workflow.collocation.spec.names import (
     AFTER,
-    ALONE_VARIANTS,
     BEFORE,
     COMPLETION,
-    SHARED,
     implementation_order,
     method_order,
     parse_scenario,
@@ -60,15 +58,6 @@ SET = {
     "mJ/sample": ("energy_per_sample", as_.millis),
     "edge error": ("energy_edge_error", as_.share),
 }
-INPUT = {
-    "samples/s": ("rate", as_.span),
-    "waits for data": ("data_wait", as_.share),
-    "CPU ms/sample": ("cpu_per_sample", as_.millis),
-    "GPU memory": ("memory", as_.num),
-    "host memory": ("host_memory", as_.num),
-    "samples a job": ("samples", as_.count),
-    "of them distinct": ("distinct", as_.count),
-}
 VERDICTS = {
     "holds": ("holds", "hold"),
     "agrees": ("agrees at the paper's GRACT", "agree at the paper's GRACT"),
@@ -95,7 +84,7 @@ def _count(e: Row) -> str:
     return " + ".join(str(n) for _, n in parse_scenario(e.scenario).parts)
 
 
-def _numbers(estimates: pd.DataFrame, columns: Columns, **where: str) -> dict[str, Number]:
+def numbers(estimates: pd.DataFrame, columns: Columns, **where: str) -> dict[str, Number]:
     """Those of one place, by title."""
     return {
         title: Number(table.get(estimates, quantity, **where), spell)
@@ -120,11 +109,11 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     for e in sorted(chosen, key=lambda e: (implementation_order(e.implementation), -e.value)):
         parsed = parse_scenario(e.scenario)
         one = "" if parsed.mixed else scenario_id({parsed.parts[0][0]: 1}, parsed.variant)
-        alone = _numbers(
+        alone = numbers(
             estimates, ONE, scenario=one, implementation=e.implementation, method="naive"
         )
         run = {"run": f"{_count(e)} {way(e.method)}"}
-        rows.append(_named(e) | alone | run | _numbers(estimates, GAIN, **place(e)))
+        rows.append(_named(e) | alone | run | numbers(estimates, GAIN, **place(e)))
     return pd.DataFrame(rows)
 
 
@@ -134,7 +123,7 @@ def alone(estimates: pd.DataFrame) -> pd.DataFrame:
     planned = planned[planned["jobs"] == 1].sort_values("scenario", kind="stable")
     made = [
         {"job": labels.scenario(e.scenario), "written": _written(e)}
-        | _numbers(estimates, ALONE, **place(e))
+        | numbers(estimates, ALONE, **place(e))
         for e in _rows(planned)
         if table.get(estimates, "rate", **place(e))
     ]
@@ -166,44 +155,29 @@ def sets(estimates: pd.DataFrame) -> pd.DataFrame:
             where = place(e) | {"window": window}
             if any(table.get(estimates, name, **where) for name in ("stp", "rate")):
                 texts = {"jobs": _count(e), "method": labels.method(e.method) + said}
-                rows.append(_named(e) | texts | _numbers(estimates, SET, **where))
-    return pd.DataFrame(rows)
-
-
-def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
-    """The jobs that one loader feeds, and the same fed otherwise."""
-    rows = []
-    for e in _rows(table.of(estimates, "outcome")):
-        parsed = parse_scenario(e.scenario)
-        for mode in ALONE_VARIANTS if parsed.variant == SHARED else ():
-            where = place(e) | {"scenario": scenario_id(dict(parsed.parts), mode)}
-            if table.get(estimates, "rate", **where):
-                name = labels.scenario(where["scenario"].split("--")[0], count=False)
-                texts = {"job": name, "written": _written(e), "jobs": _count(e)}
-                texts |= {"method": labels.method(e.method), "input": mode or "resident"}
-                rows.append(texts | _numbers(estimates, INPUT, **where))
+                rows.append(_named(e) | texts | numbers(estimates, SET, **where))
     return pd.DataFrame(rows)
 
 
 def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Rates, STP and S of everything that several machines measured, machine by machine."""
+    """Rates, STP and S of everything that several hosts measured, host by host."""
     rows = []
     for quantity in ("rate", "stp", "s", "device_rate"):
         overall = table.of(estimates, quantity, window="", job="")
         for e in _rows(overall[overall["hosts"] > 1]):
             on = {single.host: single for single in _rows(table.on_hosts(estimates, e))}
             texts = {"jobs": _count(e), "method": labels.method(e.method), "quantity": quantity}
-            numbers = {"all": e, **{host: on.get(host) for host in table.hosts(estimates)}}
-            numbers = {host: Number(number, as_.bare) for host, number in numbers.items()}
-            rows.append(_named(e) | texts | numbers)
+            found = {"all": e, **{host: on.get(host) for host in table.hosts(estimates)}}
+            found = {host: Number(number, as_.bare) for host, number in found.items()}
+            rows.append(_named(e) | texts | found)
     return pd.DataFrame(rows)
 
 
 def machines(estimates: pd.DataFrame) -> pd.DataFrame:
-    """What each machine is, and how many cells it measured."""
+    """What each host is, and how many cells it measured."""
     rows = _rows(table.of(estimates, "count", host="*", name="host_cells"))
     return pd.DataFrame(
-        [{"machine": e.host, "what it is": e.note, "cells": Number(e, as_.count)} for e in rows]
+        [{"host": e.host, "what it is": e.note, "cells": Number(e, as_.count)} for e in rows]
     )
 
 

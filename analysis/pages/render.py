@@ -22,7 +22,7 @@ from analysis import advice, claims, estimates, labels, predict
 from analysis.advice import Advice
 from analysis.choose import on_cpu, scope, update
 from analysis.figures import INDEX
-from analysis.pages import PAGES, TABLES, belief, contents, findings, spelling, tables
+from analysis.pages import PAGES, TABLES, belief, beyond, contents, findings, spelling, tables
 from analysis.pages.spelling import known, plain
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import implementation_order
@@ -49,7 +49,7 @@ class Study:
         self.estimates = estimates.read(folder / "estimates.parquet")
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
-        self.rules = read_rules(rules)
+        self.rules_file, self.rules = rules, read_rules(rules)
         self.judged = claims.judged(self.rules, self.estimates)
         self.post_hoc = claims.post_hoc(self.rules, self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
@@ -102,9 +102,11 @@ class Study:
 
         context = {
             "study": self,
+            "beside": lambda name: Study(self.folder.with_name(name), self.rules_file),
             "estimates": self.estimates,
             "contents": contents,
             "belief": belief,
+            "beyond": beyond,
             "findings": findings,
             "table": tables.markdown,
             "get": get,
@@ -122,7 +124,8 @@ class Study:
             "not_drawn": [name for name, row in self.figures.items() if not row["title"]],
         }
         text = ENVIRONMENT.get_template(f"{template}.md.j2").render(context)
-        return labels.of_script(self.folder, text.strip() + "\n")
+        text = re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"
+        return labels.of_script(self.folder, text)
 
     def outputs(self) -> Iterator[tuple[str, str]]:
         """(file name relative to the study's folder, content) of all of FILES."""

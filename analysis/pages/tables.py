@@ -13,7 +13,7 @@ from analysis.pages.spelling import NOTHING, Spell, known, plain
 from analysis.records import flags
 from workflow.collocation.spec.names import no_formula
 
-MARKS = {flags.ABOVE_COUNT: r"\*", flags.NO_SECOND_CONTEXT: "‡"}
+MARKS = {flags.ABOVE_COUNT: r"\*", flags.LOSSES_DIFFER: "†", flags.NO_SECOND_CONTEXT: "‡"}
 BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "over_fastest")  # quantities marked ‡
 
 

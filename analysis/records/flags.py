@@ -11,6 +11,7 @@ from collections.abc import Iterable
 UNEVEN, UNVERIFIED, UNSTEADY = "uneven", "unverified", "unsteady"
 NO_SECOND_CONTEXT, ABOVE_COUNT = "no_second_context", "above_count"
 MIXED_CODE, MIXED_DATA = "mixed_code", "mixed_data"
+LOSSES_DIFFER = "losses_differ"
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
 # median of the others was held up by something, or slept.
 SPREAD = 0.2
@@ -19,6 +20,7 @@ MEANINGS = {
     UNEVEN: f"rates of like members differ by over {100 * SPREAD:.0f} %",
     UNVERIFIED: "method not proven in force",
     ABOVE_COUNT: "more than the number of jobs: the job alone ran slow",
+    LOSSES_DIFFER: "losses are not those of the job alone: it may have done other work",
     MIXED_CODE: "measured by different code",
     MIXED_DATA: "measured on different data sources",
     "throttled": "GPU throttled by heat or hardware",

@@ -1,0 +1,66 @@
+"""The tables of what goes beyond the paper: one loader for all jobs, jobs that answer requests."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import estimates as table
+from analysis import labels
+from analysis.choose import place
+from analysis.pages import spelling as as_
+from analysis.pages.contents import numbers
+from analysis.pages.tables import Number
+from workflow.collocation.spec.names import ALONE_VARIANTS, SHARED, parse_scenario, scenario_id
+
+INPUT = {
+    "samples/s": ("rate", as_.span),
+    "waits for data": ("data_wait", as_.share),
+    "CPU ms/sample": ("cpu_per_sample", as_.millis),
+    "GPU memory": ("memory", as_.num),
+    "host memory": ("host_memory", as_.num),
+    "samples a job": ("samples", as_.count),
+    "of them distinct": ("distinct", as_.count),
+}
+SERVED = {
+    "TTFT p99, ms": ("p99_ttft_ms", as_.bare),
+    "TPOT p50, ms": ("p50_tpot_ms", as_.bare),
+    "TPOT p99, ms": ("p99_tpot_ms", as_.span),
+    "ITL p99, ms": ("p99_itl_ms", as_.bare),
+    "E2EL p50, ms": ("p50_e2el_ms", as_.bare),
+    "E2EL p95, ms": ("p95_e2el_ms", as_.span),
+    "answered": ("answered_share", as_.share),
+    "goodput": ("request_goodput", as_.bare),
+}
+
+
+def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
+    """The jobs that one loader feeds, and the same fed otherwise."""
+    rows = []
+    for e in table.of(estimates, "outcome").itertuples():
+        parsed = parse_scenario(e.scenario)
+        for mode in ALONE_VARIANTS if parsed.variant == SHARED else ():
+            where = place(e) | {"scenario": scenario_id(dict(parsed.parts), mode)}
+            if table.get(estimates, "rate", **where):
+                name = labels.scenario(where["scenario"].split("--")[0], count=False)
+                texts = {
+                    "job": name,
+                    "written": labels.implementation(e.implementation),
+                    "jobs": str(parsed.n),
+                }
+                texts |= {"method": labels.method(e.method), "input": mode or "resident"}
+                rows.append(texts | numbers(estimates, INPUT, **where))
+    return pd.DataFrame(rows)
+
+
+def served(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Latencies of what answers requests or triggers, and the rate of what trains beside it."""
+    rows = []
+    for e in table.of(estimates, "answered_share", job="*").itertuples():
+        jobs = [name for name, _ in parse_scenario(e.scenario).parts]
+        trained = next((name for name in jobs if len(jobs) == 2 and name != e.job), "")
+        rate = trained and table.get(estimates, "job_rate", **place(e), job=trained)
+        texts = {"job": labels.job(e.job or jobs[0]), "beside": labels.job(trained)}
+        texts |= {"method": labels.method(e.method)}
+        beside = {"training, samples/s": Number(rate or None, as_.span)}
+        rows.append(texts | numbers(estimates, SERVED, **place(e), job=e.job) | beside)
+    return pd.DataFrame(rows)
