@@ -33,7 +33,7 @@ PATIENCE = 240.0  # seconds, for a busy machine; nothing waits that long when al
 GONE_WITHIN = 10.0  # seconds, for everything to be gone after a signal
 MARK = "COLLOCATION_DRILL"
 STUDY = "drill"
-TAKEN = ("trainer", "timeout", "mig_mode", "telemetry", "wait")  # keys that a cell's command takes
+TAKEN = ("trainer", "timeout", "telemetry", "wait")  # keys that a cell's command takes
 
 PLAIN = {
     "model": "none",

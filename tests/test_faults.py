@@ -95,7 +95,6 @@ SCENARIOS = {
     ),
     "killed_streams": Scenario("streams", "kill", TOGETHER, fates=("killed",)),
     "asserts_streams": Scenario("streams", "assert", EITHER + ASSERTED, fates=("failed",)),
-    "killed_mig": Scenario("mig", "kill", KILLED, after="^$"),
 }
 CULPRIT = ("killed", "failed", "timed_out", "out_of_memory")  # how member 1 ends
 
@@ -111,7 +110,7 @@ class Machine:
 
     trainer = "tests.torchfree"
     entry = workload(memory_mb=MEMBER_MB)
-    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "streams", "mig")
+    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "streams")
     timeouts = {"window": 3}
     # A member misbehaves some steps after its go: the window waits for more of them.
     measure = SHORT | {"min_steps": 2 * LATER_STEPS}
@@ -130,7 +129,6 @@ class Machine:
             "trainer": self.trainer,
             "timeout": json.dumps(self.timeouts),
             "source": "synthetic",
-            "mig_mode": "switch" if "mig" in self.methods else "keep",
         }
         content = study(
             implementations=["bf16"],
@@ -145,7 +143,7 @@ class Machine:
     @cached_property
     def wrong(self) -> "Batch":
         """The cells of SCENARIOS."""
-        played = {cell_of(name): s for name, s in SCENARIOS.items() if s.method in self.methods}
+        played = {cell_of(name): scenario for name, scenario in SCENARIOS.items()}
         told = lies(**{f"/{cell}/": f"1:{s.lie}" for cell, s in played.items() if s.lie})
         return Batch(self.studio([self.pairs], len(SCENARIOS)), [*played], told)
 
@@ -172,7 +170,7 @@ class Machine:
         """Nothing runs, nobody is on the card, and its MIG state is the one that was there."""
         studio.assert_no_orphans()
         assert not list(studio.folder.glob("mps-*"))
-        assert machine.mode(studio.card) == (False, False)
+        assert not machine.mode(studio.card)
         assert machine.layout(studio.card) == []
         assert driver.Card(studio.card).processes() == {}
 
@@ -181,7 +179,6 @@ class RealMachine(Machine):
     """The NVIDIA GPU that is here. Its MIG mode is not touched."""
 
     trainer = "tests.gpu_trainer"
-    methods = ("naive", "mps", "mps_equal", "mps_small", "mps_tiny", "streams")
     timeouts = {"window": 5}
     measure = {
         "kind": "window",
@@ -401,10 +398,16 @@ LAYOUTS = {
 }
 
 
-def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(on):
-    if "mig" not in on.methods:
+def test_every_method_is_proven_in_force_once_an_administrator_has_switched_mig_on(on):
+    if isinstance(on, RealMachine):
         pytest.skip("the MIG mode of this machine's GPU is not to be switched")
-    found = on.every.records()
+    refused = [r for r in on.every.records() if r["status"] == "unsupported"]
+    assert {record["cell"]["method"] for record in refused} == LAYOUTS.keys()
+    assert all("MIG mode is off" in record["reason"] for record in refused)
+    machine.switch(on.every.studio.card, True)
+    assert on.every.studio.measure().code == 0
+    machine.switch(on.every.studio.card, False)
+    found = [r for r in on.every.studio.records().values() if r["status"] != "unsupported"]
     records = {record["cell"]["method"]: record for record in found}
     assert records.keys() == {method for methods in EVERY_METHOD.values() for method in methods}
     for record in found:
@@ -427,8 +430,6 @@ def test_every_method_is_proven_in_force_where_mig_mode_may_be_switched(on):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_cell_that_goes_wrong_says_how_and_leaves_nothing_behind(on, name):
     scenario = SCENARIOS[name]
-    if scenario.method not in on.methods:
-        pytest.skip("the MIG mode of this machine's GPU is not to be switched")
     [record] = on.wrong.records(cell_of(name))
     assert record["status"] == scenario.status, record["reason"]
     assert re.fullmatch(scenario.phase, record["phase"])

@@ -26,7 +26,7 @@ class InTurn(Method):
     family = "in_turn"
 
     @contextmanager
-    def enter(self, spec, device, log, switch=False):
+    def enter(self, spec, device, log):
         yield Turns(len(spec.members))
 
 

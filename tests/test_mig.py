@@ -54,22 +54,15 @@ class Bench:
     def notes(self) -> list[Path]:
         return sorted(Path(os.environ["COLLOCATION_LOCK_DIR"]).iterdir())
 
-    def enter(self, spec: CellSpec, switch: bool = True):
-        return sharing.enter(spec, self.device, self.folder, switch)
-
-    def refuses(self, spec: CellSpec, error: type, words: str, switch: bool = True) -> None:
-        """A cell is refused with this sentence, which leaves everything as it was."""
-        found = self.state
-        with pytest.raises(error, match=words), self.enter(spec, switch):
-            raise AssertionError
-        assert self.state == found and not self.notes
+    def enter(self, spec: CellSpec):
+        return sharing.enter(spec, self.device, self.folder)
 
     def untouched(self) -> bool:
         return machine.changes(self.folder) == 0 and not self.notes
 
-    def empty(self, mode: bool = True) -> bool:
+    def empty(self) -> bool:
         """No instances, and nothing to put back."""
-        return self.state == ((mode, mode), []) and not self.notes
+        return self.state == (True, []) and not self.notes
 
     def occupy(self, pid: int, *place: str) -> Path:
         machine.occupy(self.folder, pid, *place)
@@ -109,13 +102,6 @@ def no_patience(monkeypatch):
 @pytest.fixture
 def bench():
     with benches() as made:
-        yield made
-
-
-@pytest.fixture
-def off():
-    """In which MIG mode is off."""
-    with benches(mig=False) as made:
         yield made
 
 
@@ -198,10 +184,9 @@ def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(bench):
             assert [seat.compute.sm_count for seat in it.devices.values()] == sms
 
 
-@pytest.mark.parametrize("switch", [False, True])
-def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench, switch):
+def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench):
     bench.make((19, 2, 1, 0), (9, 4, 4, 2), (14, 0, 2, 1))
-    with bench.enter(mix("1g", "2g", "3g"), switch) as it:
+    with bench.enter(mix("1g", "2g", "3g")) as it:
         assert [it.seat(member).instance.start for member in range(3)] == [2, 0, 4]
     assert bench.untouched()
 
@@ -210,7 +195,7 @@ def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench, sw
 def test_what_others_made_is_never_taken_down(bench, there):
     bench.make(*there)
     said = r"MIG instances that are there on NVIDIA H200 would have to go: [13]g.*-dgi'"
-    for spec in (PAIR, alike("mig_1g2x", 1), alike("naive", 2)):
+    for spec in (PAIR, alike("mig_1g2x", 1)):
         bench.make()
         found = bench.state
         with pytest.raises(Unsupported, match=said), bench.enter(spec):
@@ -225,50 +210,49 @@ def test_what_others_made_is_never_taken_down(bench, there):
         ("GpuInstanceCreateComputeInstance", driver.FULL, Unsupported, "finds no place for 2x 3g"),
         ("GpuInstanceGetComputeInstanceProfileInfo", 3, Unsupported, "offers no 3c in 3g.71gb"),
         ("DeviceGetGpuInstancePossiblePlacements", 4, Unsupported, "no permission on .*takes root"),
-        ("DeviceSetMigMode", driver.FORBIDDEN, Unsupported, "for switching MIG mode on; it takes"),
         ("DeviceGetMigMode", driver.LOST, NotInForce, "GPU is lost"),
     ],
 )
-def test_what_the_driver_refuses_is_told_and_leaves_nothing(off, call, how, error, said):
-    machine.fail(off.folder, f"nvml{call}", error=how, on=True)
-    with pytest.raises(error, match=said), off.enter(PAIR):
+def test_what_the_driver_refuses_is_told_and_leaves_nothing(bench, call, how, error, said):
+    machine.fail(bench.folder, f"nvml{call}", error=how, on=True)
+    with pytest.raises(error, match=said), bench.enter(PAIR):
         raise AssertionError
-    machine.configure(off.folder, failures=[])
-    mig_card.recover(off.device)
-    assert off.empty(False)
+    machine.configure(bench.folder, failures=[])
+    mig_card.recover(bench.device)
+    assert bench.empty()
 
 
-def test_every_single_failure_in_the_middle_leaves_the_state_found(off):
+def test_every_single_failure_in_the_middle_leaves_the_state_found(bench):
     at, survived = 0, []
     while True:
         at += 1
-        machine.fail(off.folder, "change", at=at)
+        machine.fail(bench.folder, "change", at=at)
         try:
-            with off.enter(SHARED):
+            with bench.enter(SHARED):
                 survived.append(at)
         except NotInForce as error:
-            said = r"^MIG: (switching MIG mode on|creating 2x 3c in 7g.141gb) failed on NVIDIA H200"
-            assert re.match(said, str(error))
-        assert off.empty(False)
-        if machine.changes(off.folder) < at:
+            said = "MIG: creating 2x 3c in 7g.141gb failed on NVIDIA H200"
+            assert str(error).startswith(said)
+        assert bench.empty()
+        if machine.changes(bench.folder) < at:
             break
     changes = at - 1
-    assert changes == 2 * (1 + 3)  # the mode, a GPU instance and two parts of it, and back
-    assert survived == list(range(5, changes + 2))  # failures at the end are made good
+    assert changes == 2 * 3  # a GPU instance and two parts of it, and back
+    assert survived == list(range(4, changes + 2))  # failures at the end are made good
 
 
-def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(off):
-    for at in range(2, 9, 2):
-        machine.fail(off.folder, "change", at=at, on=True)
-        with pytest.raises(NotInForce) as caught, off.enter(SHARED):
+def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
+    for at in range(2, 7, 2):
+        machine.fail(bench.folder, "change", at=at, on=True)
+        with pytest.raises(NotInForce) as caught, bench.enter(SHARED):
             pass
-        [note] = off.notes
-        said = "could not be put back as it was found, with MIG mode off and no instance of ours"
+        [note] = bench.notes
+        said = "instances that were made on NVIDIA H200 could not be removed"
         shows = "'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run tries again"
         assert all(words in str(caught.value) for words in (said, shows, str(note)))
-        machine.configure(off.folder, failures=[])
-        mig_card.recover(off.device)
-        assert off.empty(False)
+        machine.configure(bench.folder, failures=[])
+        mig_card.recover(bench.device)
+        assert bench.empty()
 
 
 def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepers):
@@ -289,63 +273,29 @@ def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepe
 
 # -- MIG mode -------------------------------------------------------------------------------------
 
-SWITCHES = "and, where it stays pending, 'nvidia-smi -i 0 --gpu-reset', or allow it with mig_mode="
-OFF = "MIG mode is off on NVIDIA H200; an administrator switches it on with 'nvidia-smi -i 0 -mig 1"
-ON = "MIG mode is on on NVIDIA H200, and this method needs the whole card; an administrator switch"
+ADMIN = "; an administrator switches it"
+OFF = f"MIG mode is off on NVIDIA H200{ADMIN} on with 'nvidia-smi -i 0 -mig 1'"
+ON = f"MIG mode is on on NVIDIA H200, and this method needs the whole card{ADMIN} off with"
 
 
 @pytest.mark.parametrize(
     ("mode", "spec", "begins"), [(False, PAIR, OFF), (True, alike("naive", 2), ON)]
 )
-def test_the_mode_is_kept_or_switched_and_put_back_as_the_configuration_says(mode, spec, begins):
+def test_the_mode_is_an_administrators(mode, spec, begins):
     with benches(mig=mode) as made:
         said = sharing.refusal(spec, made.device)
-        assert said.startswith(begins) and SWITCHES in said
-        assert said.endswith(MARK) == (not mode)
-        assert sharing.refusal(spec, made.device, switch=True) is None
-        made.refuses(spec, Unsupported, f"^{re.escape(said)}$", switch=False)
+        assert said.startswith(begins) and said.endswith(MARK) == (not mode)
+        with pytest.raises(Unsupported, match=f"^{re.escape(said)}$"), made.enter(spec):
+            raise AssertionError
         assert made.untouched()
-        with made.enter(spec) as it:
-            there, layout = made.state
-            assert there == (not mode, not mode) and len(layout) == (0 if mode else 2)
-            visible = it.environment(0)["CUDA_VISIBLE_DEVICES"]
-            assert visible.startswith(made.device.uuid if mode else "MIG-")
-            assert len(made.notes) == 1
-        assert made.empty(mode)
 
 
-def test_on_ampere_the_mode_is_an_administrators_and_not_every_card_has_one():
-    never = "; mig_mode=switch does not, for that may reset such a card"
-    with benches("a100_40", mig=False) as made:
-        for switch in (False, True):
-            said = sharing.refusal(PAIR, made.device, switch)
-            assert said.startswith("MIG mode is off on NVIDIA A100") and said.endswith(never + MARK)
-            made.refuses(PAIR, Unsupported, f"^{re.escape(said)}$", switch)
+def test_not_every_card_has_mig():
     with benches("none", mig=False) as made:
         assert sharing.refusal(PAIR, made.device) == f"NVIDIA X has no MIG{MARK}"
         assert sharing.refusal(alike("naive", 2), made.device) is None
     said = "^MIG needs an NVIDIA GPU, and there is none on this machine"
     assert re.match(said, sharing.refusal(PAIR, None))
-
-
-def test_a_mode_that_cannot_be_switched_at_once_is_told_and_put_back(off, sleepers):
-    machine.configure(off.folder, needs_reset=True)
-    off.refuses(PAIR, NotInForce, r"cannot be switched on: .*-i 0 --gpu-reset' be needed$")
-    machine.configure(off.folder, needs_reset=False)
-    said = "could not be put back as it was found, with MIG mode off .*: the MIG mode of .*"
-    with pytest.raises(NotInForce, match=f"{said}or 'nvidia-smi -i 0 --gpu-reset' be needed; "):
-        with off.enter(PAIR):
-            machine.configure(off.folder, needs_reset=True)
-    assert machine.mode(off.folder) == (True, False)  # the next reset brings it
-    machine.configure(off.folder, needs_reset=False)
-    pid = sleepers()
-    somebody = off.occupy(pid)
-    with pytest.raises(GpuBusy, match=rf"others compute on it: PID {pid} \("):
-        mig_card.recover(off.device)
-    assert machine.changes(off.folder) == 0 and off.notes
-    somebody.unlink()
-    mig_card.recover(off.device)
-    assert off.empty(False)
 
 
 # -- signals in the teardown ----------------------------------------------------------------------
@@ -372,8 +322,8 @@ def interruptible():
         signal.signal(number, handler)
 
 
-def test_a_signal_while_a_method_is_taken_down_waits(off, interruptible, monkeypatch):
-    real, now = pynvml.nvmlComputeInstanceDestroy, off.folder / "now"
+def test_a_signal_while_a_method_is_taken_down_waits(bench, interruptible, monkeypatch):
+    real, now = pynvml.nvmlComputeInstanceDestroy, bench.folder / "now"
 
     def interrupted(*arguments):
         if now.exists():
@@ -383,9 +333,9 @@ def test_a_signal_while_a_method_is_taken_down_waits(off, interruptible, monkeyp
 
     monkeypatch.setattr(pynvml, "nvmlComputeInstanceDestroy", interrupted)
     nvml_subprocess.CHILD.end()  # the next is as this process is now
-    with pytest.raises(Interrupted), off.enter(PAIR):
+    with pytest.raises(Interrupted), bench.enter(PAIR):
         now.touch()
-    assert not now.exists() and off.empty(False)
+    assert not now.exists() and bench.empty()
 
 
 def test_signals_mean_afterwards_what_they_meant_before(interruptible):
@@ -420,27 +370,20 @@ def in_a_killed_process(bench: Bench, at: int, spec: CellSpec) -> int:
     return status
 
 
-KILLED = {  # the card, whether MIG mode is on; what two cells ask for; changes of the first
-    "instances": ("a100_40", True, SHARED, PAIR, 6),
-    "mode on": ("h200_141", False, PAIR, alike("naive", 1), 10),
-    "mode off": ("h200_141", True, alike("naive", 2), alike("mig_7g", 1), 2),
-}
-
-
-@pytest.mark.parametrize("case", KILLED)
-def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next(case):
-    """Without leave to switch; and nobody is told that the mode is wrong."""
-    key, mode, spec, after, changes = KILLED[case]
-    with benches(key, mig=mode) as made:
-        assert in_a_killed_process(made, changes + 1, spec) == 0
-        assert made.empty(mode)
+@pytest.mark.parametrize("key", ["a100_40", "h200_141"])
+def test_a_run_killed_between_any_two_changes_is_put_back_by_the_next(key):
+    """And nobody is told that instances are in the way."""
+    changes = 6
+    with benches(key) as made:
+        assert in_a_killed_process(made, changes + 1, SHARED) == 0
+        assert made.empty()
         for at in range(changes + 1):
-            assert in_a_killed_process(made, at, spec) == -signal.SIGKILL
+            assert in_a_killed_process(made, at, SHARED) == -signal.SIGKILL
             assert len(made.notes) == 1  # there before the first change
-            assert sharing.refusal(after, made.device) is None
-            with suppress(Unsupported), made.enter(after, switch=False):
+            assert sharing.refusal(PAIR, made.device) is None
+            with made.enter(PAIR):
                 pass
-            assert made.empty(mode)
+            assert made.empty()
 
 
 def test_what_others_made_since_or_beside_a_cell_is_theirs(bench):
@@ -462,13 +405,6 @@ def test_what_others_made_since_or_beside_a_cell_is_theirs(bench):
         bench.make((19, start, 1, 0))
     assert [entry[:3] for entry in machine.layout(bench.folder)] == [(19, start, 1)]
     assert not bench.notes
-
-
-def test_a_mode_is_not_put_back_over_what_others_made(off):
-    with pytest.raises(NotInForce, match="of ours: there is MIG mode on and 1g.18gb at 3:1; "):
-        with off.enter(alike("mig_1g", 1)):
-            off.make((19, 3, 1, 0))
-    assert off.state == ((True, True), [(19, 3, 1, [1])]) and off.notes
 
 
 @pytest.mark.parametrize("content", ["", '{"found": true}', "another user's"])

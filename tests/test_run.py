@@ -65,14 +65,14 @@ class Method:
         self.released: list[tuple[int, str]] = []  # PID and its state at that time
         self.place = lambda member: ""
 
-    def refusal(self, spec, device, switch):
+    def refusal(self, spec, device):
         return self.refuses
 
     def release(self, pid):
         self.released.append((pid, psutil.Process(pid).status()))
 
     @contextmanager
-    def enter(self, spec, device, log, switch):
+    def enter(self, spec, device, log):
         if self.on_enter:
             raise self.on_enter
         try:

@@ -136,7 +136,7 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
 def test_a_gpu_that_refuses_a_cell_is_asked_in_time(place, monkeypatch, refusing, used):
     plan(ladders=[TURNS | {"counts": dict.fromkeys(range(2, 8), ["alone", "naive"])}])
     found = [SimpleNamespace(uuid=name, name="a GPU", driver="580") for name in "abc"]
-    says = lambda spec, device, switch: "MIG" if device.uuid == refusing else None  # noqa: E731
+    says = lambda spec, device: "MIG" if device.uuid == refusing else None  # noqa: E731
     monkeypatch.setattr(session_module, "find_devices", lambda *_: (found, ""))
     monkeypatch.setattr(session_module, "refusal", says)
     session = open_session(place | {"gpu": "auto"}, gpus=3)

@@ -10,7 +10,6 @@ MIG is for the first card alone.
     processes/PID   who computes where; a file counts only as long as that process lives
 
 Settings (tests/fakes/machine.py changes them):
-  needs_reset   a new MIG mode stays pending, as on Ampere; default: cards of capability 8.x
   lost          True: the card answers GPU_IS_LOST
   compute_mode  0 to 3, as NVML_COMPUTEMODE_…
   failures      [{"call": function or "change", "at": k, "error": code, "on": bool}]: the k-th call
@@ -91,7 +90,6 @@ CARDS = {
 }
 ENERGY_STEP_NS = 50_000_000
 CHANGES = {
-    "nvmlDeviceSetMigMode",
     "nvmlDeviceCreateGpuInstanceWithPlacement",
     "nvmlGpuInstanceCreateComputeInstance",
     "nvmlComputeInstanceDestroy",
@@ -443,17 +441,7 @@ class Library:
     def _nvmlDeviceGetMigMode(self, card, device):
         if not card.by_id:
             raise Refused(UNSUPPORTED)
-        return [card.state["mode"], card.state["pending"]]
-
-    def _nvmlDeviceSetMigMode(self, card, device, mode):
-        """Gives why it is not in force yet."""
-        state = card.state
-        state["pending"] = mode
-        if mode != state["mode"] and (state["instances"] or card.processes()):
-            return IN_USE
-        if not state["settings"]["needs_reset"]:
-            state["mode"] = mode
-        return SUCCESS
+        return [card.state["mode"], card.state["mode"]]
 
     def _nvmlDeviceGetGpuInstanceProfileInfo(self, card, device, index):
         for profile in card.by_id.values():

@@ -60,12 +60,11 @@ def create(
         "uuid": uuid,
         "driver": "580.159",
         "mode": int(mig),
-        "pending": int(mig),
         "instances": {},
         "ids": 0,
         "calls": {},
         "activity": [{"t": time.monotonic_ns()}],
-        "settings": DEFAULTS | {"needs_reset": driver.CARDS[key][2] == (8, 0)},
+        "settings": DEFAULTS,
     }
     (folder / "state.json").write_text(json.dumps(state))
     os.utime(folder / "state.json", ns=(0, 0))
@@ -130,10 +129,16 @@ def changes(folder: Path) -> int:
         return state["calls"].get("change", 0)
 
 
-def mode(folder: Path) -> tuple[bool, bool]:
-    """MIG mode: as it is, and as it would be after a reset."""
+def mode(folder: Path) -> bool:
+    """Whether MIG mode is on."""
     with driver.Card(folder).open() as state:
-        return bool(state["mode"]), bool(state["pending"])
+        return bool(state["mode"])
+
+
+def switch(folder: Path, on: bool) -> None:
+    """Switch MIG mode, as an administrator does."""
+    with driver.Card(folder).open() as state:
+        state["mode"] = int(on)
 
 
 def layout(folder: Path) -> list[tuple]:

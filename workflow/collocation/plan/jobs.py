@@ -27,7 +27,7 @@ from workflow.collocation.spec.errors import meant
 from workflow.collocation.spec.workloads import Trained
 
 # Of config, to jobs.
-TOLD = {"gpu", "mig_mode", "trainer", "timeout", "telemetry", "wait"}
+TOLD = {"gpu", "trainer", "timeout", "telemetry", "wait"}
 REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 

@@ -187,7 +187,7 @@ class Session:
         asked = cell.id, key or self.places.get(cell.replicate)
         if asked not in self._refusals:
             device = next((each for each in self.usable if each.uuid == asked[1]), self.device)
-            self._refusals[asked] = refusal(cell.spec, device, self.config.mig_mode == "switch")
+            self._refusals[asked] = refusal(cell.spec, device)
         return self._refusals[asked]
 
     @cached_property

@@ -107,7 +107,6 @@ class Run:
         self.began, self.spec = began, task.spec
         self.device, self.lost = device_of(task)
         self.patience = Patience(task, display, self.device)
-        self.switch = task.mig_mode == "switch"
         host = provenance.host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
@@ -158,7 +157,7 @@ class Run:
         try:
             if self.lost:
                 self.patience.give_up(self.lost)
-            if reason := refusal(self.spec, self.device, self.switch):
+            if reason := refusal(self.spec, self.device):
                 self._ended("unsupported", reason)
             else:
                 self._measure()
@@ -238,9 +237,7 @@ class Run:
         log, timeouts = self.folder / "log", TIMEOUTS | self.task.timeout
         with ExitStack() as stack:
             try:
-                sharing = stack.enter_context(
-                    methods.enter(self.spec, self.device, log, self.switch)
-                )
+                sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
             except (NotInForce, Unsupported) as error:
                 if isinstance(error, Silent):
                     raise

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -39,7 +38,6 @@ class Task(Strict):
     spec: CellSpec
     gpu: Gpu = "auto"
     needs_gpu: bool = False
-    mig_mode: Literal["keep", "switch"] = "keep"
     trainer: str = "models.train"
     data: list[Path] = []
     timeout: dict[Timed, float] = {}

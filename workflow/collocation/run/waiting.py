@@ -46,13 +46,13 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
     return next(iter(devices), None), None
 
 
-def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
-    """The reason in a line, or None. Reads only; `switch` as in `methods.refusal`."""
+def refusal(spec: CellSpec, device: Device | None) -> str | None:
+    """The reason in a line, or None. Reads only."""
     for member in spec.members:
         package = member.job.package
         if package and not find_spec(package.partition("==")[0]):
             return f"'{member.workload}' needs a package: pip install {package}"
-    return _of_implementation(spec.implementation, device) or methods.refusal(spec, device, switch)
+    return _of_implementation(spec.implementation, device) or methods.refusal(spec, device)
 
 
 def _of_implementation(implementation: ImplementationSpec, device: Device | None) -> str | None:

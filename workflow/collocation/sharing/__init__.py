@@ -5,7 +5,7 @@ manager; inside it the method is set up, and on every way out it is torn down.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
@@ -18,21 +18,18 @@ from workflow.collocation.sharing import mps_daemon
 # isort: on
 from workflow.collocation.sharing.base import Sharing, named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
-from workflow.collocation.sharing.mig_card import blocked, divided, recover
+from workflow.collocation.sharing.mig_card import blocked, recover
 from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.methods import divides
 
 
-def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
-    """Why the cell's method cannot run on this machine, or None. Reads only.
-
-    switch: the card's MIG mode may be changed for a cell.
-    """
+def refusal(spec: CellSpec, device: Device | None) -> str | None:
+    """Why the cell's method cannot run on this machine, or None. Reads only."""
     method = named(spec.method)
     try:
-        reason = method.refusal(spec, device, switch)
+        reason = method.refusal(spec, device)
         if not reason and device is not None and not divides(spec.method):
-            reason = blocked(device, None, switch)
+            reason = blocked(device, None)
     except Unsupported as error:
         reason = str(error)
     except NotInForce:  # the card does not answer now: no reason that lasts
@@ -43,9 +40,7 @@ def refusal(spec: CellSpec, device: Device | None, switch: bool = False) -> str 
 
 
 @contextmanager
-def enter(
-    spec: CellSpec, device: Device | None, log: Path, switch: bool = False
-) -> Iterator[Sharing]:
+def enter(spec: CellSpec, device: Device | None, log: Path) -> Iterator[Sharing]:
     """Set the cell's method up; `log` is the folder for what the method's own programs print.
 
     To be entered by who holds the device's lock. Raises GpuBusy, NotInForce or Unsupported;
@@ -54,11 +49,9 @@ def enter(
     if device is not None:
         mps_daemon.sweep()  # a server that a killed run left would share the card with this one
         recover(device)  # and a layout that it left would not be the one found
-    if reason := refusal(spec, device, switch):
+    if reason := refusal(spec, device):
         raise Unsupported(reason)
     if device is not None:
         require_free(device)
-    whole = device is not None and not divides(spec.method)
-    with divided(device, None) if whole else nullcontext():
-        with named(spec.method).enter(spec, device, log) as sharing:
-            yield sharing
+    with named(spec.method).enter(spec, device, log) as sharing:
+        yield sharing

@@ -62,11 +62,8 @@ class Method(ABC):
     variants: ClassVar[bool] = False  # whether studies may name more of it, <family>_<name>
     experimental: ClassVar[str | None] = None  # why its results are not to be trusted yet
 
-    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
-        """Why it cannot run this cell on this card, or None. Reads only.
-
-        switch: the card's MIG mode may be changed for a cell.
-        """
+    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
+        """Why it cannot run this cell on this card, or None. Reads only."""
         return None
 
     def processes(self, spec: CellSpec) -> int:

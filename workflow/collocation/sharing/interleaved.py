@@ -22,7 +22,7 @@ class Interleaved(Method):
     family = "interleaved"
     variants = True
 
-    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
+    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
         for condition, members in self._conditions(spec):
             part = {"method": condition.method, "members": tuple(members.values())}
             if reason := named(condition.method).refusal(spec.model_copy(update=part), device):

@@ -7,7 +7,7 @@ mig_layout plans, pure; mig_card divides a card for a cell and puts it back, als
 mig_nvml asks NVIDIA's library.
 
 Experimental: all this ran on a simulated card (tests/fakes), and reading on an H200; no card was
-switched or divided by it yet.
+divided by it yet.
 """
 
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ class Mig(Method):
     family = "mig"
     experimental = "MIG is experimental: it has divided a simulated card only"
 
-    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
+    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
         if device is None:
             return "MIG needs an NVIDIA GPU, and there is none on this machine"
         card = mig_card.read(device)
         if card is None:
             return f"{device.name} has no MIG"
-        return mig_card.blocked(device, plan(spec, card), switch)
+        return mig_card.blocked(device, plan(spec, card))
 
     @contextmanager
     def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Instances"]:

@@ -1,9 +1,8 @@
 """A card divided as a cell needs it, and put back as it was found: on every way out, after a kill.
 
-No GPU is ever reset here: on cards before Hopper, where another mode may take that, the mode is an
-administrator's. What others made is never taken down. Before the first change a note of the mode
-found, and of the instances that are to be made, is left beside the device locks; it is there as
-long as a change is. Whoever holds the device's lock and finds it knows that its writer is dead.
+The MIG mode is an administrator's, and what others made is never taken down. Before the first
+change a note of the instances that are to be made is left beside the device locks; it is there as
+long as they are. Whoever holds the device's lock and finds it knows that its writer is dead.
 """
 
 import json
@@ -51,23 +50,23 @@ def read(device: Device) -> Card | None:
         return Card(device.name, tuple(nvml.profiles(device))) if has_mig else None
 
 
-def blocked(device: Device, layout: Layout | None, switch: bool = False) -> str | None:
+def blocked(device: Device, layout: Layout | None) -> str | None:
     """Why a cell cannot have the card divided so (None: whole), with the commands that help; None
     if it can. Reads only.
 
-    switch: the MIG mode may be changed. Says nothing while a killed run's note is there: what is
-    seen is not what a cell will find. Raises Unsupported and NotInForce as `read`.
+    Instances that a killed run left, as its note says, block nothing: a cell will not find them.
+    Raises Unsupported and NotInForce as `read`.
     """
     on = layout is not None
-    if (not on and not mig_enabled(device)) or note_path(device).exists():
+    if not on and not mig_enabled(device):
         return None
     with in_words(device, "reading its instances"):
         there = nvml.state(device)
-    if there.mode != on and not (switch and device.capability >= nvml.HOPPER):
+    if there.mode != on:
         why = "" if on else ", and this method needs the whole card"
         how = nvml.how_to_switch(device, on)
         return f"MIG mode is {WORD[not on]} on {device.name}{why}; {how}"
-    if not there.instances or (on and _seats(layout, there)):
+    if not there.instances or _seats(layout, there) or note_path(device).exists():
         return None
     command = f"nvidia-smi mig -i {device.index}"
     return (
@@ -111,33 +110,27 @@ def _is(part: Part, one: Instance) -> bool:
 
 
 @contextmanager
-def divided(device: Device, layout: Layout | None) -> Iterator[Seats]:
-    """The card with MIG mode on and this layout, by the MIG device of each of its seats; without a
-    layout, with the mode off. Afterwards the mode found is there again, and no instance of ours.
+def divided(device: Device, layout: Layout) -> Iterator[Seats]:
+    """The card with this layout, by the MIG device of each of its seats; afterwards no instance of
+    ours is there.
 
     To be entered where nothing is `blocked` and nobody is on the card. Raises Unsupported if the
     driver does not take the layout, or the user has no rights; NotInForce if NVML fails, or what
-    was found could not be put back.
+    was made could not be removed.
     """
-    if layout is None and not mig_enabled(device):
-        yield {}
-        return
     with in_words(device, "reading its instances"):
         found = nvml.state(device)
-    if layout and (seats := _seats(layout, found)):
+    if seats := _seats(layout, found):
         yield seats
         return
-    note = Note(found.mode, tuple(part.place for part in layout.parts) if layout else ())
+    made = [part.place for part in layout.parts]
     new = note_path(device).with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps([note.found, note.made]), encoding="utf-8")
+    new.write_text(json.dumps(made), encoding="utf-8")
     new.replace(note_path(device))
     try:
-        if found.mode != bool(layout):
-            with in_words(device, f"switching MIG mode {WORD[not found.mode]}"):
-                nvml.set_mode(device, not found.mode)
-        yield _create(device, layout) if layout else {}
+        yield _create(device, layout)
     finally:
-        _restore(device, note)
+        _remove(device, made)
 
 
 def _create(device: Device, layout: Layout) -> Seats:
@@ -161,25 +154,12 @@ def _create(device: Device, layout: Layout) -> Seats:
 
 # -- putting back ---------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Note:
-    """found: the MIG mode to put back. made: places of the GPU instances that a cell makes."""
-
-    found: bool
-    made: tuple[tuple[int, int, int], ...]
-
-    def ours(self, state: State) -> list[Instance]:
-        """NVML has no better mark: UUIDs come from card and place."""
-        return [one for one in state.instances if one.place in self.made]
-
-    def undone(self, state: State) -> bool:
-        """Whether nothing that we did is left."""
-        return not self.ours(state) and (state.mode, state.pending) == (self.found, self.found)
+Place = tuple[int, int, int]  # profile, start and size; NVML has no better mark of what is ours
 
 
 def recover(device: Device) -> None:
-    """Put back what a killed run of this user found, as its note says; nothing without one.
+    """Remove the instances that a killed run of this user made, as its note says; nothing without
+    one.
 
     To be called by who holds the device's lock. Raises GpuBusy if others compute on the card;
     NotInForce, and keeps the note, if it does not succeed. An equal instance that others made
@@ -191,49 +171,43 @@ def recover(device: Device) -> None:
     try:
         if file.lstat().st_uid != os.getuid():  # in a folder that all may write to
             raise OSError("it is another user's")
-        found, made = json.loads(file.read_bytes())
-        note = Note(found, tuple(map(tuple, made)))
+        made = [(profile, start, size) for profile, start, size in json.loads(file.read_bytes())]
     except (OSError, ValueError, TypeError) as error:
         raise NotInForce(
-            f"MIG: {file}, where a killed run noted how it found {device.name}, cannot be read: "
+            f"MIG: {file}, where a killed run noted how it divided {device.name}, cannot be read: "
             f"{error}; once the card is as it should be, remove it"
         ) from None
     with in_words(device, "reading its instances"):
-        undone = note.undone(nvml.state(device))
-    if not undone:
+        left = _of(made, nvml.state(device))
+    if left:
         require_free(device)
-    _restore(device, note)
+    _remove(device, made)
+
+
+def _of(made: list[Place], state: State) -> list[Instance]:
+    return [one for one in state.instances if one.place in made]
 
 
 @defer_signals()
-def _restore(device: Device, note: Note) -> None:
-    """Raises NotInForce if the state found cannot be had; then the note stays."""
+def _remove(device: Device, made: list[Place]) -> None:
+    """Raises NotInForce if instances stay; then the note stays, too."""
     for pause in PAUSES_S:
         time.sleep(pause)
         try:
-            for one in note.ours(nvml.state(device)):
+            for one in _of(made, nvml.state(device)):
                 nvml.destroy(device, one)
-            now = nvml.state(device)
-            if (
-                not note.undone(now) and not now.instances
-            ):  # else somebody has made others meanwhile
-                nvml.set_mode(device, note.found)
-                now = nvml.state(device)
-            if note.undone(now):
-                note_path(device).unlink()
-                return
-            problem = f"there is {now}"
+            note_path(device).unlink()
+            return
         except (*NVML_ERRORS, NotInForce) as error:
             problem = str(error)
     raise NotInForce(
-        f"MIG: {device.name} could not be put back as it was found, with MIG mode "
-        f"{WORD[note.found]} and no instance of ours: {problem}; 'nvidia-smi mig -i "
-        f"{device.index} -lgi' shows what is there, and the next run tries again, unless "
-        f"{note_path(device)} is removed"
+        f"MIG: instances that were made on {device.name} could not be removed: {problem}; "
+        f"'nvidia-smi mig -i {device.index} -lgi' shows what is there, and the next run tries "
+        f"again, unless {note_path(device)} is removed"
     )
 
 
 def note_path(device: Device) -> Path:
-    """Where this user's run notes how it found the card; there while, or since, it changes it."""
+    """Where this user's run notes what it makes on the card; there as long as that is."""
     card = re.sub(r"[^A-Za-z0-9._-]", "_", device.uuid)
     return lock_folder() / f"{card}.mig-{os.getuid()}.json"

@@ -1,4 +1,4 @@
-"""MIG as NVML has it: the profiles, the mode and the instances that are there, and changing them.
+"""MIG as NVML has it: the profiles, the mode, the instances that are there, and changing these.
 
 Every function may raise one of NVML_ERRORS, which `in_words` turns into the sentences that cells
 end with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
@@ -19,14 +19,13 @@ from workflow.collocation.gpu.nvml_subprocess import in_subprocess
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported
 from workflow.collocation.sharing.mig_layout import Part, Profile
 
-HOPPER = (9, 0)  # the compute capability from which on MIG mode is switched without a reset
 ROOM = 16  # for instances of one profile: more than fit on any card, for drivers may count too few
 NOT_THERE = (
     pynvml.NVMLError_NotSupported,
     pynvml.NVMLError_InvalidArgument,
     pynvml.NVMLError_NotFound,
 )
-CHANGE_S = 120.0  # for the driver to change mode or instances
+CHANGE_S = 120.0  # for the driver to change instances
 WORD = {False: "off", True: "on"}
 
 
@@ -62,10 +61,9 @@ class Instance:
 
 @dataclass(frozen=True)
 class State:
-    """MIG mode now and after the next reset, and the GPU instances, in the order of their ids."""
+    """MIG mode, and the GPU instances, in the order of their ids."""
 
     mode: bool
-    pending: bool
     instances: tuple[Instance, ...]
 
     def __str__(self) -> str:
@@ -84,10 +82,10 @@ def _handle(device: Device):
 def state(device: Device) -> State | None:
     """None on a card that has no MIG."""
     try:
-        now, pending = map(bool, pynvml.nvmlDeviceGetMigMode(_handle(device)))
+        now = bool(pynvml.nvmlDeviceGetMigMode(_handle(device))[0])
     except pynvml.NVMLError_NotSupported:
         return None
-    return State(now, pending, tuple(_instances(device)) if now else ())
+    return State(now, tuple(_instances(device)) if now else ())
 
 
 @in_subprocess()
@@ -159,18 +157,6 @@ def _compute_instances(card) -> dict[int, list[Compute]]:
 
 
 @in_subprocess(CHANGE_S)
-def set_mode(device: Device, on: bool) -> None:
-    """Raises NotInForce if the mode is not in force at once."""
-    status = pynvml.nvmlDeviceSetMigMode(_handle(device), int(on))
-    if pynvml.nvmlDeviceGetMigMode(_handle(device)) != [on, on]:
-        error = pynvml.NVMLError(status or pynvml.NVML_ERROR_RESET_REQUIRED)
-        raise NotInForce(
-            f"the MIG mode of {device.name} cannot be switched {WORD[on]}: {error}; something such "
-            f"as DCGM may hold the card, or 'nvidia-smi -i {device.index} --gpu-reset' be needed"
-        )
-
-
-@in_subprocess(CHANGE_S)
 def create(device: Device, part: Part) -> None:
     """Make a GPU instance in its place, and compute instances in it where the driver likes them.
 
@@ -221,12 +207,9 @@ def in_words(device: Device, doing: str) -> Iterator[None]:
 
 
 def how_to_switch(device: Device, on: bool) -> str:
-    """Who gives the card another MIG mode, how, and whether the workflow may."""
+    """Who gives the card another MIG mode, and how."""
     command = f"nvidia-smi -i {device.index}"
-    by_hand = (
+    return (
         f"an administrator switches it {WORD[on]} with '{command} -mig {on:d}' and, where it stays "
         f"pending, '{command} --gpu-reset'"
     )
-    if device.capability >= HOPPER:
-        return f"{by_hand}, or allow it with mig_mode=switch"
-    return f"{by_hand}; mig_mode=switch does not, for that may reset such a card"

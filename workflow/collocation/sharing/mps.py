@@ -38,7 +38,7 @@ class Mps(Method):
     family = "mps"
     variants = True
 
-    def refusal(self, spec: CellSpec, device: Device | None, switch: bool = False) -> str | None:
+    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
         if device is None:
             return "MPS needs an NVIDIA GPU, and there is none on this machine"
         if shutil.which(mps_daemon.CONTROL) is None:

@@ -263,7 +263,6 @@ class Config(Strict):
     budget: Time | None = Field(None, description="cells that do not fit are left: 90s, 25m or 2h")
     wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
     gpu: Gpu = Field("auto", description="auto: the visible ones; an index, UUIDs with commas; cpu")
-    mig_mode: Literal["keep", "switch"] = Field("keep", description="switch: for a cell, and back")
     attempts: Positive = Field(3, description="how often a cell that failed is tried in all")
     rerun: Literal["none", "mismatched"] = Field("none", description="what other code measured")
     results: Folder = Field("results", description="folder of what was measured, study by study")
