@@ -20,6 +20,7 @@ from workflow.collocation.spec.names import no_formula
 
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
 APART, UNKNOWN, OVERLAP = "apart", "no spread", "overlap"
+UNTESTED = "not testable"  # a verdict, of which no line tells where both studies say so
 ORDER = (APART, "differs", UNKNOWN, OVERLAP, "same")  # what differs comes first
 BESIDE = ["value", "low", "high", "spread", "status"]
 SPELT = [*BESIDE, "n", "hosts", "replicates"]  # what a number is written with
@@ -74,6 +75,7 @@ def markdown(found: pd.DataFrame, names: tuple[str, str]) -> str:
     ]
     for quantity in (*COMPARED, "claim"):
         of = found[found["quantity"] == quantity]
+        of = of[(of["a"] != UNTESTED) | (of["b"] != UNTESTED)]
         if len(of):
             lines += ["", f"## {QUANTITIES[quantity].title.capitalize()}", ""]
             lines += [f"| | {names[0]} | {names[1]} | |", "|---|---|---|---|"]

@@ -116,6 +116,8 @@ def main(argv: list[str] | None = None) -> int:
             sys.exit(f"bench: graph-speeds needs a GPU: {why}")
         graph_speeds(devices, args.pairs, args.output or Path("graph_speeds.json"))
         return 0
+    if "graph1" in (args.case or ()) and args.other != "watching":
+        parser.error("--case graph1 is for watching: the bare loop has no graph")
     found = {}
     # What waits for its host wavers by 10 % from second to second: too much to see a watcher.
     steady = ["graph1"] if args.other and device else [case for case in known if case != "graph1"]
