@@ -3,11 +3,11 @@
     python -m models.fork_server --trainer models.train --listen FD
 
 FD is a listening AF_UNIX SOCK_SEQPACKET socket. Each process of this user that connects gets
-members of its own; a packet is a JSON object.
+members of its own; a packet is JSON.
 Out: {"pid": n, "t": s}: the import is done, and was at s (seconds of the monotonic clock).
-In:  {"start": [spec, ...]}, the members of one process, with a descriptor for each one's socket,
+In:  [spec, ...], the members of one process, with a descriptor for each one's socket,
      one for its log, and one that the process and what it forks keep open for as long as they
-     live, if there is any: the lock of the device; {"kill": member, "signal": n}.
+     live, if there is any: the lock of the device.
 What becomes of members is told on their sockets: see models/protocol.py.
 
 The members of a connection are killed at its end. The server dies with the process that made its
@@ -47,10 +47,10 @@ class Process:
     conductor: socket.socket
     channels: dict[int, int]
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Signal the process and those that it started."""
+    def kill(self) -> None:
+        """The process and those that it started."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class ForkServer:
@@ -85,30 +85,27 @@ class ForkServer:
             conductor.send(hello)
 
     def answer(self, conductor: socket.socket) -> None:
-        """Carry out one request, or what the end of the connection asks for."""
-        request, fds = {}, []
+        """Start members, or kill all, which the end of the connection asks for."""
+        fds = []
         try:
             flags = socket.MSG_CMSG_CLOEXEC
             data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, MOST_FDS, flags)
             if flags & socket.MSG_CTRUNC:
                 raise OSError("no descriptor left for a member's")
-            request = json.loads(data) if data else {}
-            if "start" in request:
-                self.start(conductor, request["start"], *fds)
+            if data:
+                self.start(conductor, json.loads(data), *fds)
                 return
         except ConnectionResetError:
             pass
         except (OSError, ValueError):  # of one cell, whose end it is: the others are served on
             traceback.print_exc()
-            request = {}
             for fd in fds:
                 os.close(fd)
         for process in self.processes.values():  # one that has just ended is in here no more
-            if process.conductor is conductor and request.get("kill") in (None, *process.channels):
-                process.kill(request.get("signal", signal.SIGKILL))
-        if not request:
-            self.conductors.discard(conductor)
-            conductor.close()
+            if process.conductor is conductor:
+                process.kill()
+        self.conductors.discard(conductor)
+        conductor.close()
 
     def start(self, conductor: socket.socket, specs: list[dict], *fds: int) -> None:
         server, channels, (log, *kept) = os.getpid(), fds[: len(specs)], fds[len(specs) :]

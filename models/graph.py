@@ -1,6 +1,5 @@
 """The whole training step, input included, as one CUDA graph."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -89,13 +88,3 @@ class GraphedStep:
                 raise cause from None
             said = f"the step cannot be captured as a CUDA graph: {cause}"
             raise NotCapturable(said) from cause
-
-    def input_alone(self) -> Callable[[int], None]:
-        """A function that launches the graph's input work alone, whatever step it is called with.
-
-        Captured in the training graph's memory, which lies idle between replays.
-        """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.graph.pool()):
-            self.fetch(self.row)
-        return lambda _step: graph.replay()

@@ -55,22 +55,6 @@ class Channel:
         while line:  # one write; a second only for a line longer than the pipe's free space
             line = line[os.write(self._events, line) :]
 
-    def error(
-        self,
-        kind: str,
-        message: str,
-        phase: str = "build",
-        out_of_memory: bool = False,
-        unsupported: bool = False,
-    ) -> None:
-        """Send what went wrong: the first line of its message. What CUDA's errors add is advice.
-
-        unsupported: another try would go wrong in the same way.
-        """
-        first = " ".join(message.strip().partition("\n")[0].split())[:500]
-        fields = {"class": kind, "message": first, "phase": phase}
-        self.emit("error", **fields, out_of_memory=out_of_memory, unsupported=unsupported)
-
     def ready(self, seconds: float | None = 0.0) -> bool:
         """Whether there is a command, or its end, within `seconds`; None: wait until so."""
         return self._has_one or bool(select.select([self.commands], [], [], seconds)[0])
@@ -81,12 +65,20 @@ class Channel:
         return b"\n" in self._buffer or self._ended
 
     def failed(self, error: BaseException) -> int:
-        """Send what was raised, with the phase that it carries; the exit code that goes with it."""
+        """Send what was raised: the first line of its message (what CUDA's errors add is advice),
+        and what it carries: the phase, whether memory did not suffice, and whether another try
+        would go wrong in the same way. Gives the exit code that goes with it.
+        """
         out_of_memory = getattr(error, "out_of_memory", isinstance(error, MemoryError))
-        phase = getattr(error, "phase", "build")
-        unsupported = getattr(error, "unsupported", False)
+        said = {
+            "class": type(error).__name__,
+            "message": " ".join(str(error).strip().partition("\n")[0].split())[:500],
+            "phase": getattr(error, "phase", "build"),
+            "out_of_memory": out_of_memory,
+            "unsupported": getattr(error, "unsupported", False),
+        }
         with suppress(ConnectionError):  # no conductor: the log still gets it
-            self.error(type(error).__name__, str(error), phase, out_of_memory, unsupported)
+            self.emit("error", **said)
         with suppress(OSError):  # nor may a full disk hide what happened
             traceback.print_exception(error)
         return 3 if out_of_memory else 1

@@ -229,23 +229,7 @@ class Member:
         self.clock.finish()
         if self.stopping:
             return
-        took_ns, share = np.diff(self.clock.end_ns), None
-        later = took_ns[len(took_ns) // 2 :]  # without what the first ones wait for
-        if len(later) and self.spec["input"]["mode"] == "resident":
-            share = self.input_seconds() / max(float(np.median(later)) / 1e9, 1e-9)
-        self.channel.emit("warm", steps=self.step, input_share=share)
-
-    def input_seconds(self) -> float:
-        """Seconds to produce one resident batch by itself; of a graph, the work captured for it."""
-        graphed = self.spec["cuda_graph"]
-        produce = self.stepper.input_alone() if graphed else self.input.batch
-        produce(self.step)
-        synchronise(self.device)
-        began = time.monotonic()
-        for ahead in range(10):
-            produce(self.step + ahead)
-        synchronise(self.device)
-        return (time.monotonic() - began) / 10
+        self.channel.emit("warm", steps=self.step)
 
     def go(self) -> Waits:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""

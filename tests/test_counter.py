@@ -90,7 +90,7 @@ def run(tmp_path, words, seconds=1.0, warmup=5, **more) -> tuple[list[dict], dic
             try:
                 Command(spec, channel).run()
             except RuntimeError as error:
-                channel.error("RuntimeError", str(error))
+                channel.failed(error)
         finally:
             os._exit(0)
     os.close(told)

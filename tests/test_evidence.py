@@ -207,20 +207,6 @@ def test_naive_on_a_machine_without_a_gpu(tmp_path):
     assert found == {"verified": True, "device": "cpu", "members": [5]}
 
 
-def test_the_pids_of_a_container_are_those_of_its_processes(tmp_path, monkeypatch):
-    status = tmp_path / "status"
-    status.write_text("Name:\tpython\nNSpid:\t4001\t7\nNSpgid:\t4001\t7\n")
-    monkeypatch.setattr(evidence, "Path", lambda path: status)
-    assert evidence.known_as(4001) == {4001, 7}
-    status.unlink()
-    assert evidence.known_as(4001) == {4001}
-    monkeypatch.setattr(evidence, "known_as", lambda pid: {pid, pid + 4000})
-    it = Plain(card([4020, 4010], []))
-    assert it.witness(OURS)["verified"] and it.own_pids() == {10, 20, 4010, 4020}
-    with pytest.raises(NotInForce, match="MPS clients on the card: member 1 "):
-        Plain(card([4020, 4010], [4010])).witness(OURS)
-
-
 def test_a_strangers_name_cannot_move_the_cursor(tmp_path):
     program = tmp_path / "\x1b[2Jbad\u202e"
     program.symlink_to("/bin/sleep")

@@ -162,25 +162,6 @@ def test_an_epochs_learning_rate_reaches_the_replay():
     assert moved["graph", 270] < 0.2 * moved["graph", 0]
 
 
-def test_input_of_a_graph_alone_leaves_memory_and_training_as_they_are():
-    losses = []
-    for measured in (False, True):
-        job, source, device = job_and_source(GRAPH)
-        graph = GraphedStep(job, source, device)
-        for step in range(4):
-            graph.step(graph.batch(step))
-        if measured:
-            reserved = torch.cuda.memory_reserved()
-            produce = graph.input_alone()
-            for step in range(10):
-                produce(step)
-            torch.cuda.synchronize()
-            del produce
-            assert torch.cuda.memory_reserved() <= reserved
-        losses.append([graph.step(graph.batch(step)).item() for step in range(4, 11)])
-    np.testing.assert_allclose(*losses, rtol=0.02)
-
-
 @pytest.mark.parametrize("backward", ["autograd", "caller"])
 def test_the_backward_pass_is_launched_by_the_thread_that_the_implementation_says(backward):
     device = set_up(SPEC | {"backward": backward})

@@ -9,7 +9,7 @@ from workflow.collocation.run.outcome import Tracked, cell_status, verified
 from workflow.collocation.sharing.evidence import Report
 
 BUILT = {"event": "built", "member": 0, "t": 1, "parameters": 12, "threads": 2, "cores": [0, 1]}
-WARM = {"event": "warm", "member": 0, "t": 2, "steps": 20, "step_s": 0.1, "input_share": 0.02}
+WARM = {"event": "warm", "member": 0, "t": 2, "steps": 20, "step_s": 0.1}
 STARTED = {"event": "started", "member": 0, "t": 3}
 STOPPED = {"event": "stopped", "member": 0, "t": 9, "steps": 50, "memory_peak_allocated": 77}
 REACHED = {
@@ -102,7 +102,7 @@ def test_what_stands_in_the_record():
     known = {"member": 1, "workload": "mine", "pid": 4711, "status": "completed", "exit_code": 0}
     known |= {"cores": [0, 1], "threads": 2, "parameters": 12} | FACTS
     known |= {"build_s": {"model": 0.5, "autotune": 0.25}}
-    known |= {"memory_peak_allocated": 77, "input_share": 0.02, "data_wait_share": 0.25}
+    known |= {"memory_peak_allocated": 77, "data_wait_share": 0.25}
     assert tracked.record() == Member(**known)
     record = member(exited(None, 9)).record()  # of one that never said anything
     assert (record.status, record.phase, record.signal) == ("killed", "build", 9)

@@ -160,9 +160,9 @@ def main(spec: dict, channel) -> int:
     try:
         train(spec, channel, script)
     except OutOfMemory as error:
-        phase = "build" if error.phase == "before" else error.phase
-        channel.error("OutOfMemory", str(error), phase, out_of_memory=True)
-        return 3
+        error.phase = "build" if error.phase == "before" else error.phase
+        error.out_of_memory = True
+        raise
     except AcceleratorError as error:
         error.phase = script.phase
         raise
@@ -245,7 +245,7 @@ def train(spec: dict, channel, script: Script) -> None:
     if warmup == 0:
         script.at("warm")
     if not told:
-        channel.emit("warm", steps=warmed, step_s=step_s, input_share=0.0)
+        channel.emit("warm", steps=warmed, step_s=step_s)
 
     command = "stop" if told else channel.wait()
     if command not in ("go", "stop"):

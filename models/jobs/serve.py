@@ -164,7 +164,7 @@ class Serve:
             while not self.engine.advance():
                 time.sleep(0 if self.engine.busy else WAIT_S)
             answers += 1
-        self.channel.emit("warm", steps=answers, input_share=None)
+        self.channel.emit("warm", steps=answers)
 
     def go(self) -> None:
         """Serve what arrives until told to stop."""

@@ -68,7 +68,6 @@ onstart:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
         if not said:
-            jobs.mend_clock([*SESSION.measured, *SESSION.datasets.ready_files(), *GIVEN])
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
             warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None

@@ -60,8 +60,6 @@ class Child:
     inside = False
     pid = owner = 0
     silent: Silent | None = None  # once the driver did not answer
-    number = 0  # of the question: the answer to one that was interrupted may still come
-    until = 0.0  # on the monotonic clock, when the child has to be done
     pipe: Connection
 
     def ask(self, question: tuple[Callable, tuple], seconds: float):
@@ -72,19 +70,18 @@ class Child:
             raise self.silent
         if not self.pid:
             self._start()
-        self.number += 1
-        self.until = max(self.until, time.monotonic() + seconds)
-        number, name = 0, question[0].__name__
+        name, answered = question[0].__name__, False
         try:
-            self.pipe.send((self.number, question))
-            while number != self.number:
-                if not self.pipe.poll(max(self.until - time.monotonic(), 0)):
-                    self._give_up(name, seconds)
-                number, good, answer, text = self.pipe.recv()
+            self.pipe.send(question)
+            if not self.pipe.poll(seconds):
+                self._give_up(name, seconds)
+            good, answer, text = self.pipe.recv()
+            answered = True
         except (EOFError, OSError):
-            self.end()  # the next question starts another
             raise Silent(f"the process that asks the NVIDIA driver ended at '{name}'") from None
-        self.until = 0.0
+        finally:
+            if not answered:  # late, it would be taken for the next one's
+                self.end()
         if good:
             return answer
         if isinstance(answer, pynvml.NVMLError):  # whose words the library has, and that is there
@@ -96,26 +93,23 @@ class Child:
         if self.owner != os.getpid() or not self.pid:
             return True
         self.pipe.close()
-        deadline = time.monotonic() + END_S
+        deadline, pid, self.pid = time.monotonic() + END_S, self.pid, 0
         with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGKILL)
-            while not os.waitpid(self.pid, os.WNOHANG)[0]:
+            os.kill(pid, signal.SIGKILL)
+            while not os.waitpid(pid, os.WNOHANG)[0]:
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(0.005)
-        self.pid = 0
         return True
 
     def _give_up(self, name: str, seconds: float) -> NoReturn:
         pid = self.pid
         stuck = "" if self.end() else f"; PID {pid} is stuck in it"
-        self.pid = 0
         words = f"the NVIDIA driver does not answer: nothing on '{name}' within {seconds:.0f} s"
         self.silent = Silent(words + stuck)
         raise self.silent
 
     def _start(self) -> None:
-        self.until = 0.0
         self.pipe, theirs = Pipe()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # for ever there
         self.pid = os.fork()
@@ -143,11 +137,11 @@ class Child:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
         while True:
-            number, (question, arguments) = pipe.recv()
+            question, arguments = pipe.recv()
             try:
-                pipe.send((number, True, question(*arguments), ""))
+                pipe.send((True, question(*arguments), ""))
             except Exception as error:
-                pipe.send((number, False, error, str(error)))
+                pipe.send((False, error, str(error)))
 
 
 CHILD = Child()

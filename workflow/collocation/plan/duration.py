@@ -5,9 +5,8 @@ from statistics import median_high
 
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.names import STREAMS, conditions
+from workflow.collocation.spec.names import conditions
 
 # Where no cell like it was measured. On an H200, a process that chooses its kernels, or compiles,
 # while the others rest takes 4 s (ResNet152) to 15 s (EfficientNetV2-S) in all.
@@ -32,7 +31,7 @@ class Estimates:
         shipped: Callable[[str], Attempts] = lambda kind: {},
         on_gpu: bool = True,
     ):
-        self._guess, self._on_gpu = (1.0 if on_gpu else ON_CPU), on_gpu
+        self._guess = 1.0 if on_gpu else ON_CPU
         self._shipped = shipped
         self._beside = self._medians(here)
 
@@ -40,8 +39,8 @@ class Estimates:
         """Seconds from the start of the cell's job to its end."""
         kind = cell.id.rpartition("/")[0]
         if kind not in self._beside:
-            guess = self._guess * (CELL_S + MEMBER_S * cell.n)
-            guess += IN_TURN_S * _in_turn(cell.spec) * self._on_gpu
+            in_turn = IN_TURN_S * (cell.spec.measure.autotune == "sequential")
+            guess = self._guess * (CELL_S + (MEMBER_S + in_turn) * cell.n)
             self._beside[kind] = self._medians(self._shipped(kind)).get(kind, guess)
         return max(self._beside[kind] + self._windows(cell.spec.to_json()), 1.0)
 
@@ -69,11 +68,3 @@ class Estimates:
             windows = count * measure.get("window_s", self._guess * WORK_S)
             windows += measure.get("settle_s", 0)
         return windows + measure.get("warmup_s", 0)
-
-
-def _in_turn(spec: CellSpec) -> int:
-    """Processes that choose kernels one after the other."""
-    if spec.measure.autotune != "sequential":
-        return 0
-    of_one = spec.methods.count(STREAMS)
-    return len(spec.members) - of_one + (of_one > 0)

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -66,12 +65,12 @@ def mistakes(session: Session) -> list[str]:
     wanted = {member.workload: member.job for spec in jobs for member in spec.members}
     found = {name: job.missing for name, job in wanted.items()}
     if session.config.trainer == "models.train":
-        found |= {n: _unknown(job) for n, job in wanted.items() if isinstance(job, Trained)}
+        found |= {n: unknown(job) for n, job in wanted.items() if isinstance(job, Trained)}
     source = session.config.workloads
     return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
 
 
-def _unknown(job: Trained) -> dict[str, str]:
+def unknown(job: Trained) -> dict[str, str]:
     """Key → what it names that neither timm nor the user's own file has, in a sentence."""
     for key, own in job.own_code.items():
         module, _, name = own.partition(":")
@@ -105,16 +104,6 @@ def preloaded(session: Session) -> AbstractContextManager[str | None]:
 def holder(session: Session) -> dict:
     """What a lock says of this invocation."""
     return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
-
-
-def mend_clock(paths: Iterable[str | Path]) -> None:
-    """Date files from the future now, as a clock that was set back leaves them: Snakemake removes
-    what a job has made if that is older than what it was made from.
-    """
-    now = time.time()
-    for path in map(Path, paths):
-        if path.exists() and path.stat().st_mtime > now:
-            os.utime(path, (now, now))
 
 
 def write_plan(session: Session) -> None:

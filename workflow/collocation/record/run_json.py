@@ -103,7 +103,7 @@ class Member(Part):
     sm_source: str | None = None
     memory_free: int | None = None
     build_s: dict[str, float] = {}
-    input_share: float | None = None
+    input_share: float | None = None  # of results/ladder: no longer measured
     data_wait_share: float | None = None
     windows: dict[str, Rate] = {}
     epochs: list = Field([], exclude=True)  # always empty: records of results/ladder have it

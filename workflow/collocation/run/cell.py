@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         task = Task.read(path)
         name, folder = task.cell, task.output.parent
-        if measured(task.output):
+        if task.output.exists():
             raise ConfigError(f"is measured: {task.output}; remove it to have it measured again")
         if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
             shutil.rmtree(folder)
@@ -89,14 +89,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 0 if written else 1
     return 0
-
-
-def measured(path: Path) -> bool:
-    """Whether there is a record of more than that a cell was left for later."""
-    try:
-        return json.loads(path.read_bytes())["status"] != "postponed"
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 class Run:

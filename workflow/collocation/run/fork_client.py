@@ -100,7 +100,7 @@ class Server:
                 channel.setblocking(False)
                 member = self.members[index] = Member(index, channel)
                 self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
-            self._ask({"start": specs}, (*fds, output.fileno(), *self._kept))
+            self._ask(specs, (*fds, output.fileno(), *self._kept))
 
     def send(self, index: int, command: str) -> None:
         """Send a command of models/protocol.py to a member, if it is still there to read it."""
@@ -109,10 +109,7 @@ class Server:
 
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
         """Signal a member and whatever it started; its `exited` event follows, if it can end."""
-        member = self.members[index]
-        if member.process is None:
-            self._ask({"kill": index, "signal": int(number)})
-        _kill_group(member, number)
+        _kill_group(self.members[index], number)
 
     def wait(self, timeout: float | None) -> list[dict]:
         """The members' events as in models/protocol.py, within `timeout` seconds; [] for none.
@@ -171,10 +168,10 @@ class Server:
         self._socket.settimeout(SEND_S)
         self._selector.register(self._socket, selectors.EVENT_READ, self._bury_server)
 
-    def _ask(self, request: dict, fds: tuple[int, ...] = ()) -> None:
+    def _ask(self, specs: list[dict], fds: tuple[int, ...]) -> None:
         if not self.dead:
             with contextlib.suppress(OSError):  # wait() is told of its end
-                socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
+                socket.send_fds(self._socket, [json.dumps(specs).encode()], fds)
 
     def _bury_server(self) -> list[dict]:
         """All that it ever says after its first word is its end."""

@@ -1,11 +1,9 @@
 """What the methods' evidence has in common: members' reports, and who is on the card."""
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -46,10 +44,10 @@ Listed = dict[str, list[int] | None]  # as Device.processes gives it
 
 
 def processes_of(report: Report) -> set[int]:
-    """All PIDs that the member and what it started are known as: a script may compute in a child
-    (torchrun, accelerate, a shell's).
+    """PIDs of the member and what it started: a script may compute in a child (torchrun,
+    accelerate, a shell's).
     """
-    return names_of({report.pid, *(process.pid for process in trees([report.pid]))})
+    return {report.pid, *(process.pid for process in trees([report.pid]))}
 
 
 def called(member: int, report: Report) -> str:
@@ -81,20 +79,6 @@ def among(reports: Reports, pids: Iterable[int], there: bool) -> str:
     listed = set(pids)
     found = [called(m, r) for m, r in reports.items() if bool(processes_of(r) & listed) is there]
     return ", ".join(found)
-
-
-def known_as(pid: int) -> set[int]:
-    """The process's PID here and, in a container started from here, its PIDs in there."""
-    with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-        nested = re.search(r"^NSpid:(.*)$", status, re.M)
-        return {pid} | {int(n) for n in nested[1].split()} if nested else {pid}
-    return {pid}
-
-
-def names_of(pids: Iterable[int]) -> set[int]:
-    """All PIDs that these processes are known as."""
-    return set().union(*map(known_as, pids))
 
 
 def owner(pid: int) -> str:
@@ -144,7 +128,7 @@ def require_members(
         if not pids:  # those that failed may be slow to leave
             return None
         started = {process.pid for process in trees(pids)}
-        ours = names_of({*pids, *started, *[server] * bool(server)})
+        ours = {*pids, *started, *[server] * bool(server)}
         if not ours & set(compute):
             most = len(pids) + bool(clients)
             if len(compute) in (0, most) and len(mps) in (0, len(clients)):
@@ -165,7 +149,7 @@ def require_members(
         if joined := among(plain, mps, True):
             return NotInForce(f"{method}: NVML lists MPS clients on the card: {joined}")
         # What a member started, or one that failed and is slow to end, is no stranger.
-        ending = names_of(process.pid for process in offspring()) if late else set()
+        ending = {process.pid for process in offspring()} if late else set()
         return _strangers(listed, ours | ending)
 
     return _awaited(device, wrong)

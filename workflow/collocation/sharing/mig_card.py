@@ -133,6 +133,7 @@ def divided(device: Device, layout: Layout) -> Iterator[Seats]:
         _remove(device, made)
 
 
+@defer_signals()
 def _create(device: Device, layout: Layout) -> Seats:
     with in_words(device, f"creating {layout}"):
         try:

@@ -95,7 +95,7 @@ class Clients(Sharing):
         if joined := evidence.among(plain or {}, clients, True):
             raise NotInForce(f"MPS: among server {server}'s clients, not planned so: {joined}")
         found = map(evidence.processes_of, reports.values())
-        self.names |= evidence.names_of([server]).union(*found)
+        self.names |= {server}.union(*found)
         self.listed = evidence.require_members(
             self.method, self.device, plain or {}, reports, server
         )
