@@ -143,7 +143,7 @@ def test_make_plan_says_what_fits_a_budget(studio):
         "study": None,
     }
     command = ["make", "-C", str(REPOSITORY), f"PYTHON={sys.executable}", "VENV=", "plan"]
-    command += ["STUDY=drill", "BUDGET=5s", f"CONFIG={' '.join(studio.config(**config))}"]
+    command += ["STUDY=drill", "BUDGET=6.5s", f"CONFIG={' '.join(studio.config(**config))}"]
     made = subprocess.run(command, capture_output=True, text=True, env=studio.environment())
     assert made.returncode == 0, made.stderr
     assert "3 cells, 0 measured, 2 to run now, 1 left for later (budget)" in made.stdout
