@@ -65,7 +65,7 @@ FORMULAS = (
         ("gaps", lambda r: (r.stp, r.s), "over"),
         *((name, lambda r, name=name: r[name]) for name in ACTIVITY),
         ("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
-        ("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline)),
+        ("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline & r.trains)),
         ("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
         ("power", lambda r: r.power),
         ("memory", lambda r: r.gpu_memory_used / GB),

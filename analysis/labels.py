@@ -15,7 +15,7 @@ from workflow.collocation.spec.names import (
     parse_scenario,
 )
 
-_MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM")
+_MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM", "LM", "ASR")
 _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
 _METHODS = {
     "serial": "one after the other",
@@ -88,6 +88,9 @@ def job(workload: str, implementation_name: str = PAPER_IMPLEMENTATION) -> str:
         return f"{job(workload)}, {implementation(implementation_name)}"
     if workload.startswith("tiny_"):
         return f"tiny {job(workload.removeprefix('tiny_'))}"
+    if workload.startswith("serve_"):
+        rate, _, engine = workload.removeprefix("serve_").partition("_")
+        return f"server, {rate} requests/s" + f" ({engine})" * bool(engine)
     match = re.fullmatch(r"(.+)_b(\d+)(?:_(.+))?", workload)
     if match is None:
         return workload.replace("_", " ")

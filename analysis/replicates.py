@@ -107,7 +107,7 @@ def _values(used: pd.DataFrame) -> pd.DataFrame:
     three = sets[(sets["jobs"] == 3) & ~sets["mixed"]]
     runs = _beside(runs, three, "three", "method", "workload", "variant")
     again = _beside(again, sets, "first", "scenario", "method")
-    members = members.merge(runs[[*RUN, "alike", "total", "known"]], on=RUN)
+    members = members.merge(runs[[*RUN, "alike", "known", "rated"]], on=RUN)
     tables = {"run": runs, "job": _jobs(members), "again": again, "stayed": _stayed(members)}
     found = [
         _rows(tables[kind], slot, *formula)
@@ -175,6 +175,7 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
     trains = group["answered_share"].count() == 0
     progress, total = every("progress", "sum"), every("rate", "sum")
     stp = progress.where(trains)
+    rated, total = total.notna(), total.where(trains)
     alike = group["workload"].nunique() == 1
     slowest = members.dropna(subset="slower").sort_values("slower", ascending=False, kind="stable")
     worst = slowest.drop_duplicates(RUN).set_index(RUN)
@@ -190,6 +191,8 @@ def _runs(members: pd.DataFrame) -> pd.DataFrame:
         first_busy=runs["alone_gract"],
         stp=stp,
         known=progress.notna(),
+        rated=rated,
+        trains=trains,
         antt=every("slower", "mean").where(trains),
         s=every("device_work", "sum").where(trains),
         worst_alone=worst["alone_rate"].where(stp.notna()),
@@ -224,13 +227,13 @@ def _jobs(members: pd.DataFrame) -> pd.DataFrame:
     members = members.assign(
         job=members["workload"].where(~members["alike"], ""),
         at_job=members.groupby(RUN).cumcount(),
+        rate=members["rate"].where(members["rated"] & members["answered_share"].isna()),
         slower=(1 / members["progress"]).where(members["known"] & members["answered_share"].isna()),
     )
     group = members.groupby([*RUN, "workload"], sort=False)
     jobs = members.drop_duplicates([*RUN, "workload"]).set_index([*RUN, "workload"])
     for column in ("rate", "slower"):
         jobs[column] = group[column].mean().where(group[column].count() == group.size())
-    jobs["rate"] = jobs["rate"].where(jobs["total"].notna())
     return jobs.reset_index()
 
 

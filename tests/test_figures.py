@@ -73,7 +73,7 @@ def test_a_server_is_named_where_its_interval_is_within_the_bound_and_it_answers
     for rows, named in (([*good, *wide, *queue], True), ([*wide, *queue], False)):
         with style.context():
             drawing = registered()["serving"][1](frame([trained, *rows]))
-        assert ("serve 6, MPS" in drawing.title and "40 %" in drawing.title) == named
+        assert ("6 requests/s, MPS" in drawing.title and "40 %" in drawing.title) == named
         assert ("%" in drawing.title) == named and len(drawing.title.split()) <= 12
         marks = [line for line in drawing.figure.axes[0].lines if line.get_marker() != "None"]
         filled = [line.get_markerfacecolor() == line.get_color() for line in marks]

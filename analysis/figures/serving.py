@@ -88,13 +88,14 @@ def _against_training(
         axes.axhline(most, color=style.PALE, linewidth=0.8, linestyle=":")
     axes.set_xlabel(f"{across}, ms")
     axes.set_ylabel("training, samples/s")
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.2 * rows[["value", "high"]].max(axis=None))
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.2)
     title = f"Training against {across}"
     if rows["bound"].notna().any():
-        known = "keeps" if (rows["low"] > rows["bound"]).all() else "is known to keep"
-        title = f"No method {known} {short} within {BOUND}× alone"
+        known = "Undecided whether a method keeps"
+        if (rows["low"] > rows["bound"]).all():
+            known = "No method keeps"
+        title = f"{known} {short} within {BOUND}× alone"
     within = rows[rows["full"] & (rows["high"] <= rows["bound"])]
     kept = (within["y_low"] / within["most"]).dropna()
     if len(kept):

@@ -8,9 +8,9 @@ from analysis.figures import select
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
-def apart(estimates: pd.DataFrame) -> float:
+def apart(estimates: pd.DataFrame, scenario: str = "*") -> float:
     """By which share one job alone is faster on a host than on another: the most of all jobs."""
-    rates = table.of(estimates, "rate", host="*", method="naive", window="")
+    rates = table.of(estimates, "rate", host="*", method="naive", window="", scenario=scenario)
     rates = rates[rates["jobs"] == 1].groupby(["scenario", "implementation"])["value"]
     return float((rates.max() / rates.min()).max() - 1)
 
