@@ -48,14 +48,13 @@ class FakeNvml:
             "ComputeMode": lambda handle: self.compute_mode,
             "ComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.compute],
             "MPSComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.mps],
-            "DeviceHandleFromMigDeviceHandle": {"MIG-1": 1, "MIG-2": 2}.__getitem__,
             "MigMode": lambda handle: [self.mig, self.mig],
         }
 
     def by_uuid(self, uuid):
-        if uuid not in ("MIG-1", "MIG-2", *self.uuids):
+        if uuid not in self.uuids:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return uuid if uuid.startswith("MIG-") else self.uuids.index(uuid)
+        return self.uuids.index(uuid)
 
     def call(self, name: str, *arguments):
         for key in (name, (name, *arguments)):
@@ -170,10 +169,10 @@ def test_a_name_that_is_no_gpu_is_told_with_those_that_are(nvml, monkeypatch):
         assert f"gpu: '{wanted}'" in message and all(uuid in message for uuid in UUIDS)
     for part in ("MIG-1", f"MIG-{UUIDS[1]}/1/0"):  # such as Slurm gives: of the second card
         monkeypatch.setenv(VISIBLE, part)
-        assert "a part of one" in refusal("auto")
+        assert "is no GPU of this machine" in refusal("auto")
 
 
-SHOWN = [None, UUIDS[1], f"0, {UUIDS[1][:10]}", "0,1", f"MIG-{UUIDS[1]}/1/0", "MIG-1"]
+SHOWN = [None, UUIDS[1], f"0, {UUIDS[1][:10]}", "0,1"]
 HIDDEN = [f"9,{UUIDS[1]}", "MIG-2", UUIDS[0], "0", "", "-1"]  # the first: behind what is none
 
 

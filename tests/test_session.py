@@ -15,8 +15,6 @@ from tests.test_record import make
 from workflow.collocation import ROOT
 from workflow.collocation.plan import jobs, show
 from workflow.collocation.plan import session as session_module
-from workflow.collocation.plan.attempts import scan
-from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.plan.session import Session, open_posted, open_session
 from workflow.collocation.record.run_json import Gpu, write
 from workflow.collocation.run.task import Task
@@ -165,19 +163,6 @@ def test_planning_writes_and_deletes_nothing(place):
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
     assert open_session(place).datasets.ready_files() == [str(ready)]
-
-
-def test_how_long_cells_take_is_known_from_the_studies_that_ship(place):
-    session = open_session({"study": "paper", "gpu": "cpu"})
-    ships = [list_.parent / "cells" for list_ in (ROOT / "results").glob("*/MANIFEST.sha256")]
-    known = {cell.rsplit("/", 1)[0] for cells in ships for cell in scan(cells)}
-    by_thumb, found = Estimates({}, on_gpu=session.on_gpu), set()
-    for job in session.jobs:
-        if session.refusal(job.cell) is None:
-            shipped = job.cell.id.rsplit("/", 1)[0] in known
-            assert shipped == (job.estimate_s != by_thumb.of(job.cell)), job.cell.id
-            found.add(shipped)
-    assert found == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -107,11 +107,9 @@ def _named(source: str, names: str, devices: list[Nvidia]) -> list[Nvidia]:
             found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
         if _LEFT_OUT and (not found or (source == VISIBLE and name.isdecimal())):
             raise DriverError(f"{source}: {name!r} may be a GPU that fails: {left_out()}")
-        if len(found) != 1 or name.startswith("MIG-"):
+        if len(found) != 1:
             what = "names several GPUs" if found else "is no GPU of this machine"
-            if found and name.startswith("MIG-"):
-                what = "is no GPU, but a part of one, of this machine"
-            elif found and source == VISIBLE:
+            if found and source == VISIBLE:
                 what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
             known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
             known = known or "auto, cpu, for there is none"
@@ -121,7 +119,7 @@ def _named(source: str, names: str, devices: list[Nvidia]) -> list[Nvidia]:
 
 
 def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:
-    """The cards that CUDA may mean by an entry of CUDA_VISIBLE_DEVICES, or by a part of one.
+    """The cards that CUDA may mean by an entry of CUDA_VISIBLE_DEVICES; none by a MIG device.
 
     A UUID may be cut short. An index counts along the bus where CUDA_DEVICE_ORDER says so; or else
     the fastest first, by a heuristic of CUDA's, which leaves cards of one model as they are.
@@ -131,9 +129,6 @@ def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> 
         if along or len({device.name for device in devices}) == 1:
             return sorted(devices, key=lambda device: device.bus)[int(name) :][:1]
         return devices if int(name) < len(devices) else []
-    if name.startswith("MIG-"):
-        card = _card_of(name)
-        return [d for d in devices if d.uuid == card or name.startswith(f"MIG-{d.uuid}/")]
     return [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
 
 
@@ -229,20 +224,13 @@ def _compute_mode(uuid: str) -> int | None:
 
 
 @in_subprocess()
-def _card_of(mig_uuid: str) -> str | None:
-    """The UUID of the card that a MIG device is part of; None where NVML does not know it."""
-    card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle
-    return _read(mig_uuid, lambda part: pynvml.nvmlDeviceGetUUID(card(part)))
-
-
-@in_subprocess()
 def mig_enabled(device: Device) -> bool | None:
     """Whether MIG mode is on; None on a card that has no MIG, or where NVML does not tell."""
     return _read(device.uuid, lambda h: bool(pynvml.nvmlDeviceGetMigMode(h)[0]))
 
 
 def _read(uuid: str, read: Callable):
-    """A reading of a GPU or a MIG device, or None where it does not give it, or is lost."""
+    """A reading of a GPU, or None where it does not give it, or is lost."""
     return _or_none(lambda: read(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
 
 

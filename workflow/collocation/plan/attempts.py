@@ -49,13 +49,13 @@ class Attempt:
         return cpu_key((self.content or {}).get("provenance", {}).get("machine"))
 
 
-def scan(folder: Path, kind: str = "*/*/*") -> dict[str, list[Attempt]]:
+def scan(folder: Path) -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
-    kind: scenario/implementation/method. Raises ConfigError for a record of another version.
+    Raises ConfigError for a record of another version.
     """
     found: dict[str, list[Attempt]] = {}
-    names = [(path.parts[-2][1:], path) for path in folder.glob(f"{kind}/r*/a*/run.json")]
+    names = [(path.parts[-2][1:], path) for path in folder.glob("*/*/*/r*/a*/run.json")]
     for number, path in sorted((int(n), path) for n, path in names if n.isdecimal()):
         cell = path.parents[1].relative_to(folder).as_posix()
         if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a replicate

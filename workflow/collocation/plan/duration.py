@@ -1,6 +1,5 @@
-"""How long cells will take, from what cells like them took: in this study, or in one that ships."""
+"""How long cells will take, from what cells like them took."""
 
-from collections.abc import Callable
 from statistics import median_high
 
 from workflow.collocation.plan.attempts import Attempt
@@ -20,28 +19,19 @@ Attempts = dict[str, list[Attempt]]  # by cell id
 class Estimates:
     """A cell takes its windows, and beside them the median of what other replicates took.
 
-    here: attempts in this study. shipped: gives those of a scenario/implementation/method in the
-    studies that ship, which count where there are none here. on_gpu: False where the cells run on a
-    CPU.
+    attempts: of this study. on_gpu: False where the cells run on a CPU.
     """
 
-    def __init__(
-        self,
-        here: Attempts,
-        shipped: Callable[[str], Attempts] = lambda kind: {},
-        on_gpu: bool = True,
-    ):
+    def __init__(self, attempts: Attempts, on_gpu: bool = True):
         self._guess = 1.0 if on_gpu else ON_CPU
-        self._shipped = shipped
-        self._beside = self._medians(here)
+        self._beside = self._medians(attempts)
 
     def of(self, cell: Cell) -> float:
         """Seconds from the start of the cell's job to its end."""
         kind = cell.id.rpartition("/")[0]
         if kind not in self._beside:
             in_turn = IN_TURN_S * (cell.spec.measure.autotune == "sequential")
-            guess = self._guess * (CELL_S + (MEMBER_S + in_turn) * cell.n)
-            self._beside[kind] = self._medians(self._shipped(kind)).get(kind, guess)
+            self._beside[kind] = self._guess * (CELL_S + (MEMBER_S + in_turn) * cell.n)
         return max(self._beside[kind] + self._windows(cell.spec.to_json()), 1.0)
 
     def _medians(self, attempts: Attempts) -> dict[str, float]:

@@ -337,7 +337,7 @@ def _plan(session: Session) -> None:
         *(session.cells, attempts, session.places, session.refusal),
         most=config.attempts,
         stale=session.stale,
-        estimates=Estimates(attempts, shipped, session.on_gpu),
+        estimates=Estimates(attempts, session.on_gpu),
         on_gpu=session.on_gpu,
     )
     budget = None if config.budget is None else seconds(config.budget)
@@ -345,17 +345,6 @@ def _plan(session: Session) -> None:
     session.jobs, session.later = pending.within(jobs, budget, *among)
     if budget is not None and session.seconds <= budget:  # else it is one cell, which may be late
         session.deadline = round(time.time() + budget)
-
-
-def shipped(kind: str = "*/*/*") -> dict[str, list[Attempt]]:
-    """What was measured in the studies that ship with this repository, of
-    scenario/implementation/method.
-    """
-    found: dict[str, list[Attempt]] = {}
-    for manifest in (ROOT / "results").glob(f"*/{MANIFEST}"):
-        for cell, attempts in scan(manifest.parent / "cells", kind).items():
-            found.setdefault(cell, []).extend(attempts)
-    return found
 
 
 def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
