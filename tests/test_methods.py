@@ -9,7 +9,7 @@ from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.run import waiting
-from workflow.collocation.sharing.base import METHODS, Method, Sharing, register
+from workflow.collocation.sharing.base import FAMILIES, Method, Sharing, register
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec import methods as planned_methods
 from workflow.collocation.spec.grid import Cell, expand
@@ -51,7 +51,7 @@ def planned(count: int, method: str = "in_turn", **extra) -> Cell:
 def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path):
     with pytest.raises(ValueError, match="'in_turn' is not allowed"):
         planned(2)
-    register(InTurn("in_turn"), bounds=planned_methods.Bounds(least=2, most=3))
+    register(InTurn, bounds=planned_methods.Bounds(least=2, most=3))
     try:
         cell = planned(2)
         assert methods.refusal(cell.spec, None) is None
@@ -69,7 +69,7 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path)
                 "gpu",
             )
     finally:
-        del METHODS["in_turn"], planned_methods.METHODS["in_turn"]
+        del FAMILIES["in_turn"], planned_methods.METHODS["in_turn"]
 
 
 def test_a_variant_is_its_method_with_limits_of_the_study():
@@ -82,16 +82,6 @@ def test_a_variant_is_its_method_with_limits_of_the_study():
     found = methods.named("mps_own")
     assert (found.name, found.family) == ("mps_own", "mps")
     assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)
-
-
-def test_every_method_says_what_it_is():
-    for name, method in METHODS.items():
-        assert (method.name, methods.named(name)) == (name, method)
-        assert name.split("_")[0] == method.family
-    assert METHODS.keys() == planned_methods.METHODS.keys()
-    for name in ("in_turn", "naive_3", "mig_9g"):  # only what takes limits has variants
-        with pytest.raises(KeyError):
-            methods.named(name)
 
 
 # -- what an implementation asks for

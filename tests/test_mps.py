@@ -23,7 +23,7 @@ from tests.test_evidence import served
 from tests.test_processes import assert_gone
 from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps, mps_daemon
-from workflow.collocation.sharing.base import METHODS
+from workflow.collocation.sharing.base import named
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 
 ROOT = Path(__file__).parent.parent
@@ -154,7 +154,7 @@ def test_a_memory_limit_shows_where_the_card_has_more_than_the_member_sees(free,
 
 
 def test_refusals(monkeypatch):
-    method, one = METHODS["mps"], cell("mps_own", member(sm_percent=50))
+    method, one = named("mps"), cell("mps_own", member(sm_percent=50))
     assert method.refusal(SPEC, GPU) is method.refusal(one, GPU) is None
     unknown = replace(GPU, sm_count=None)
     assert method.refusal(SPEC, unknown) is None

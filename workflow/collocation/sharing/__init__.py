@@ -1,4 +1,4 @@
-"""How members share a GPU: `base.METHODS` by name, and what all have in common around them.
+"""How members share a GPU: `base.named` gives a method, and here is what all have in common.
 
 `refusal` says, without changing anything, why a method cannot run here. `enter` gives a context
 manager; inside it the method is set up, and on every way out it is torn down.
@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-
-# isort: off
-# The order is that in which people are told of them.
-from workflow.collocation.sharing import naive, mps, streams, mig, interleaved  # noqa: F401
-from workflow.collocation.sharing import mps_daemon
-
-# isort: on
+from workflow.collocation.sharing import (  # noqa: F401
+    interleaved,
+    mig,
+    mps,
+    mps_daemon,
+    naive,
+    streams,
+)
 from workflow.collocation.sharing.base import Sharing, named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
 from workflow.collocation.sharing.mig_card import blocked, recover

@@ -6,7 +6,7 @@ elsewhere may ask what a method's name begins with.
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -58,8 +58,7 @@ class Method(ABC):
 
     name: str
 
-    family: ClassVar[str]  # what it is a kind of
-    variants: ClassVar[bool] = False  # whether studies may name more of it, <family>_<name>
+    family: ClassVar[str]  # what it is a kind of: <family>, <family>_<variant>
     experimental: ClassVar[str | None] = None  # why its results are not to be trusted yet
 
     def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
@@ -79,25 +78,19 @@ class Method(ABC):
         """
 
 
-METHODS: dict[str, Method] = {}  # by name, in the order in which people are told of them
-FAMILIES: dict[str, Method] = {}  # the first of each family
+FAMILIES: dict[str, type[Method]] = {}
 
 
-def register(*found: Method, bounds: methods.Bounds | None = None) -> None:
-    """Make methods known; bounds: of one that spec.methods does not name, what a study may ask."""
-    for method in found:
-        METHODS[method.name] = method
-        FAMILIES.setdefault(method.family, method)
-        methods.METHODS.setdefault(method.name, bounds or methods.Bounds())
+def register(method: type[Method], bounds: methods.Bounds | None = None) -> None:
+    """Make a method known; bounds: of one that spec.methods does not name, what a study may ask."""
+    FAMILIES[method.family] = method
+    if bounds:
+        methods.METHODS[method.family] = bounds
 
 
 def named(name: str) -> Method:
-    """The method of that name: a registered one, one whose conditions are interleaved, or a
-    study's own variant, whose limits are in each cell's spec. Raises KeyError.
+    """The method of that name: a family's first, one of its variants, or one whose conditions are
+    interleaved. Raises KeyError.
     """
-    if name in METHODS:
-        return METHODS[name]
-    family = FAMILIES["interleaved" if JOIN in name else family_of(name)]
-    if not family.variants:
-        raise KeyError(name)
-    return replace(family, name=name)
+    family = "interleaved" if JOIN in name else family_of(name)
+    return (FAMILIES.get(name) or FAMILIES[family])(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.sharing import evidence, mps, mps_daemon, naive, streams
-from workflow.collocation.sharing.base import FAMILIES, Method, Sharing, named
+from workflow.collocation.sharing.base import Method, Sharing, named, register
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec.cell import CellSpec, MemberSpec
 from workflow.collocation.spec.names import PLAIN, STREAMS, Condition, conditions
@@ -20,7 +20,6 @@ from workflow.collocation.spec.names import PLAIN, STREAMS, Condition, condition
 @dataclass(frozen=True)
 class Interleaved(Method):
     family = "interleaved"
-    variants = True
 
     def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
         for condition, members in self._conditions(spec):
@@ -106,4 +105,4 @@ class Together(Sharing):
         return self.served if self.served and member in self.served.members else self.plain
 
 
-FAMILIES["interleaved"] = Interleaved("interleaved")
+register(Interleaved)

@@ -110,7 +110,4 @@ class Instances(Sharing):
         }
 
 
-register(
-    Mig("mig"),
-    *(Mig(f"mig_{part}") for part in ("7g", "4g", "3g", "2g", "1g", "1g2x", "shared")),
-)
+register(Mig)

@@ -36,7 +36,6 @@ SET_BY = {  # what a member is limited to → the variable that does it
 @dataclass(frozen=True)
 class Mps(Method):
     family = "mps"
-    variants = True
 
     def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
         if device is None:
@@ -191,4 +190,4 @@ def _pids(answer: str) -> list[int]:
     return sorted(int(n) for line in re.findall(r"^[\d\s]+$", answer, re.M) for n in line.split())
 
 
-register(Mps("mps"), Mps("mps_equal"), Mps("mps_overlap"))
+register(Mps)

@@ -57,4 +57,4 @@ class Plain(Sharing):
         }
 
 
-register(Naive("naive"))
+register(Naive)

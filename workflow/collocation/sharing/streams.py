@@ -49,4 +49,4 @@ def own_streams(reports: Reports, device: Device | None) -> dict[int, int | None
     return found
 
 
-register(Streams(STREAMS))
+register(Streams)
