@@ -38,25 +38,28 @@ needs_second = pytest.mark.skipif(not HAS_SECOND, reason="no transformers")
 # -- the model -------------------------------------------------------------------------------------
 
 
-def test_a_step_from_the_cache_gives_what_the_whole_text_gives():
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_step_from_the_cache_gives_what_the_whole_text_gives(compiles):
     """Beside others' requests, and in a slot that had another before."""
     torch = pytest.importorskip("torch")
     from models.decoder import Cache, Decoder
+    from models.jobs.base import compiled
 
     torch.manual_seed(0)
-    model, prompt = Decoder(64, 32, 2, 4, 64).eval(), torch.randint(0, 64, (1, 7))
+    model, prompt = Decoder(64, 32, 1, 4, 64).eval(), torch.randint(0, 64, (1, 7))
     with torch.inference_mode():
         text = prompt
         for _ in range(6):
             text = torch.cat([text, model(text)[:, -1:].argmax(-1)], dim=1)
         cache = Cache(model, slots=3, length=16)
+        step = compiled(cache.step) if compiles else cache.step
         for slot in (0, 2, 2):
             cache.prefill(torch.randint(0, 64, (1, 7)), torch.tensor([slot]))
-            cache.step()
+            step()
         cache.prefill(prompt, torch.tensor([2]))
         answer = [int(cache.tokens[2])]
         for _ in range(5):
-            cache.step()
+            step()
             answer.append(int(cache.tokens[2]))
     assert answer == text[0, 7:].tolist()
     assert cache.lengths.tolist() == [7 + 3 + 5, 0, 7 + 5]  # nobody was in the second

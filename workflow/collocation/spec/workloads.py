@@ -302,6 +302,9 @@ class ServeWorkload(Workload):
     def package(self) -> str:
         return "" if self.engine == "loop" else self.engine
 
+    def no_graph(self, mode: str) -> str:
+        return "" if self.engine == "loop" else "its engine captures what it can by itself"
+
     @property
     def answer_s(self) -> float:
         """What the longest answer may take within the objective."""
