@@ -5,7 +5,6 @@ Where members run they are torch-free, on the CPU, under a method that is made u
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ import pytest
 
 from tests.studio import SHORT, study, workload
 from workflow.collocation import ROOT
-from workflow.collocation.gpu.lock import Held
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.run import cell as run
@@ -184,23 +182,6 @@ def test_neither_the_locale_nor_a_closed_stdout_costs_a_record(cell, tmp_path, n
     assert status == "completed" or "größer" in record["reason"]
 
 
-def test_a_cell_that_was_planned_for_a_gpu_is_not_run_without_nor_any_after_it(
-    cell, tmp_path, monkeypatch
-):
-    told = {"needs_gpu": True, "given_up": tmp_path / "given_up"}
-    for wanted in ("auto", 0):
-        record = cell(gpu=wanted, **told).record()
-        assert record.status == "postponed" and not record.members
-        assert record.reason.startswith("planned for a GPU, and there is none now: ")
-        assert told["given_up"].read_text() == record.reason
-        shutil.rmtree(tmp_path / "a1")
-        told["given_up"].unlink()
-    monkeypatch.setattr(waiting, "find_devices", pytest.fail)  # nobody asks the driver any more
-    told["given_up"].write_text("others have it")
-    assert ending(cell(gpu="auto", **told).record()) == ("postponed", None, "others have it")
-    assert told["given_up"].read_text() == "others have it"
-
-
 @pytest.mark.parametrize("needs_gpu", [False, True])
 @pytest.mark.parametrize("in_set_up", [False, True])
 def test_a_driver_that_falls_silent_spends_no_attempt_of_a_gpus_cell(
@@ -232,20 +213,6 @@ def test_an_error_that_nobody_foresaw_is_a_failed_cell_not_the_end_of_the_study(
     assert ending(record) == ("failed", "setup", "RuntimeError: the GPU is lost")
     assert "Traceback" in (prepared.folder / "log" / "conductor.log").read_text()
     assert Record.model_validate(record.model_dump()) == record
-
-
-def test_a_budget_that_ends_while_others_hold_the_device_starts_nothing(cell, monkeypatch):
-    @contextmanager
-    def held_for_long(*_):
-        late = prepared.task.model_copy(update={"deadline": time.time()})
-        prepared.patience.task = late
-        yield Held(-1, {}, 0.3)
-
-    monkeypatch.setattr(run, "device_lock", held_for_long)
-    prepared = cell(deadline=time.time() + 3600)
-    record = prepared.record()
-    assert (record.status, record.members) == ("postponed", [])
-    assert record.timing["lock_wait_s"] == 0.3
 
 
 def test_a_refused_method_waits_for_nobody(cell, monkeypatch):
@@ -282,21 +249,6 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
     assert len(seen) == run.TRIES > 1
     assert not record.members and not record.files
     assert not list(prepared.folder.glob("*.parquet"))
-
-
-@pytest.mark.parametrize("fault", [OSError("quota exceeded"), run.Interrupted(15)])
-def test_what_goes_wrong_after_the_record_is_written_leaves_it(cell, monkeypatch, fault):
-    """Snakemake removes the output of a job that ends badly."""
-    task = cell().task
-    monkeypatch.setattr(run, "end_with_parent", lambda *_: None)
-    monkeypatch.setattr(run.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(run.Task, "read", lambda path: task)
-    monkeypatch.setattr(run, "Run", Mock())
-    monkeypatch.setattr(run.Display, "close", Mock(side_effect=fault))
-    for write, code in ((Mock(), 0), (Mock(side_effect=OSError("disk full")), None)):
-        monkeypatch.setattr(run, "write", write)
-        ended = run.main(["job.json"])
-        assert ended == code if code is not None else ended > 0
 
 
 # -- the way out -----------------------------------------------------------------------------------
@@ -377,33 +329,6 @@ def test_a_method_that_is_not_in_force_fails_the_cell(cell, method, error, when)
     evidence[when] = {"verified": False, "reason": "MPS: nobody is a client"}
     assert (record.method.verified, record.method.evidence) == (False, evidence)
     assert bool(record.windows) == (when == "end")
-
-
-@pytest.mark.parametrize("error", [None, NotInForce, Unsupported])
-def test_after_a_fault_the_method_is_asked_for_those_that_are_left(cell, method, error):
-    """And what it says stands in the reason, before how it ends."""
-    asked = []
-    method.on_leave = NotInForce("MPS: PIDs [7] outlived SIGKILL")
-
-    def witness(reports):
-        asked.append([report.pid for report in reports.values()])
-        if error and len(reports) < 2:
-            raise error("MPS: the server is gone")
-        return {"verified": True}
-
-    method.witness = witness
-    record = cell("naive", "1x_plain+1x_dies").record()
-    pids = [member.pid for member in record.members]
-    assert asked == [pids, pids[:1]] and not method.released  # nobody was killed by us
-    said = {"verified": False, "reason": "MPS: the server is gone"} if error else {"verified": True}
-    assert record.method.evidence["fault"] == said
-    gone = "MPS: the server is gone; " if error else ""
-    assert ending(record) == (
-        "failed",
-        "window",
-        f"member 1 (dies), window: ended by signal 9 (SIGKILL); {gone}"
-        "the other 1: 1 completed; MPS: PIDs [7] outlived SIGKILL",
-    )
 
 
 @pytest.mark.parametrize(
