@@ -95,7 +95,8 @@ def test_mismatches_name_what_differs():
     assert provenance.mismatches(content, "e", other) == ["code", "torch", "driver"]
     laptop = {**versions, "torch": None, "driver": None}  # nothing to compare with
     assert provenance.mismatches(content, "d", laptop) == []
-    assert provenance.mismatches({}, "d", versions) == ["code", "torch", "timm", "driver"]
+    for bare in ({}, {"provenance": {"versions": None}}):
+        assert provenance.mismatches(bare, "d", versions) == ["code", "torch", "timm", "driver"]
 
 
 def test_a_machine_keeps_its_alias(tmp_path, monkeypatch):

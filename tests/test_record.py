@@ -103,6 +103,7 @@ UNSOUND = {  # what a record says instead, or what it becomes → what is said o
     "cut short": (lambda text: text[:-40], "Invalid JSON"),
     "bytes": (lambda text: "\udcff\udcfe", "Invalid JSON"),
     "a list": (lambda text: "[]", "an object"),
+    "nested": (lambda text: "[" * 100_000 + "]" * 100_000, None),
     "other cell": (lambda text: make("2x_a/paper_step/mps/r1").model_dump_json(), None),
     # Copied by hand: it would count as a second measurement.
     "other attempt": (lambda text: make(attempt=7).model_dump_json(), None),

@@ -165,57 +165,6 @@ def test_planning_writes_and_deletes_nothing(place):
     assert open_session(place).datasets.ready_files() == [str(ready)]
 
 
-@pytest.mark.parametrize(
-    "bent",
-    [
-        lambda record: "[" * 100_000 + "]" * 100_000,
-        lambda record: json.dumps(record | {"members": [], "windows": []}),
-        lambda record: json.dumps(record | {"provenance": {"versions": None, "digest": 3}}),
-    ],
-    ids=["nested", "no members", "no versions"],
-)
-def test_a_record_that_is_bent_stops_no_planning(place, bent):
-    """Where it has measured nothing, the cell is measured again."""
-    [job] = open_session(place).jobs
-    path = Path("results", STUDY, "cells", job.path, "run.json")
-    path.parent.mkdir(parents=True)
-    alone = "1x_resnet26_cifar10_b32/paper_step/naive/r7/a1"
-    shipped = ROOT / "results/ladder/cells" / alone / "run.json"
-    names = dict(
-        zip(("scenario", "implementation", "method"), job.cell.id.split("/"), strict=False)
-    )
-    record = json.loads(shipped.read_text()) | {
-        "study": STUDY,
-        "cell": names | {"id": job.cell.id, "replicate": 1, "attempt": 1},
-        "spec": job.cell.spec.to_json(),
-        "gpu": None,
-    }
-    assert record["status"] == "completed"
-    path.write_text(bent(record))
-    rerun = {"rerun": "mismatched"} if '"versions": null' in path.read_text() else {}
-    again = open_session(place | rerun)
-    assert [job.attempt for job in again.jobs] == [2]
-    assert show.table(again)
-
-
-def test_the_file_of_a_job_says_what_the_job_needs(place):
-    session = open_session(place | {"budget": "1h", "wait": "3m", "timeout": {"stop": 7}})
-    [job] = session.jobs
-    path = Path("results", STUDY, "jobs", f"{job.path}.json")
-    other = Path("results", STUDY, "jobs", "of", "yesterday.json")
-    other.parent.mkdir(parents=True)
-    other.touch()
-    jobs.write(session, "name of a server")
-    task = Task.read(path)
-    assert not other.exists()
-    assert (task.cell, task.attempt, task.gpu, task.needs_gpu) == (job.cell.id, 1, "cpu", False)
-    assert task.output == Path("results", STUDY, "cells", job.path, "run.json")
-    assert task.spec.to_json() == job.cell.spec.to_json()
-    assert (task.session, task.preloaded, task.place) == ("visit", "name of a server", "1/1")
-    assert (task.wait, task.timeout, task.deadline) == ("3m", {"stop": 7}, session.deadline)
-    assert [str(data) for data in task.data] == session.datasets.ready_files()
-
-
 def test_jobs_say_what_follows_them_and_ask_for_memory_and_time_by_their_cell(place):
     plan(ladders=[], mixes=[{"members": {"plain": 4}, "methods": ["naive"]}])
     session = open_session(place)
