@@ -229,21 +229,6 @@ def world() -> World:
     return made
 
 
-@pytest.mark.parametrize(
-    ("tried", "number", "why"),
-    [
-        ({1: "corrupt"}, 2, "its run.json is corrupt"),
-        ({1: "postponed"}, 2, "not measured yet"),  # as if nothing had happened
-        ({4: "failed"}, 5, "failed, trying again"),  # though somebody removed the first ones
-        ({1: "failed", 2: "timed_out"}, 3, "timed_out, trying again"),
-    ],
-)
-def test_what_has_no_answer_is_tried_again_under_the_next_number(world, tried, number, why):
-    world.attempts[THREE.id] = [attempt(THREE, *each) for each in tried.items()]
-    [job] = world.pending()
-    assert (job.cell, job.attempt, job.why) == (THREE, number, why)
-
-
 @pytest.mark.parametrize("status", ["failed", "unsupported"])
 def test_what_goes_wrong_when_tried_is_tried_three_times_or_as_often_as_is_asked_for(world, status):
     tried = [attempt(MIG, number, status) for number in (1, 2, 3)]
@@ -409,17 +394,6 @@ assert len(ONE_PASS) == 15 and not any(cell.needs for cell in ONE_PASS)
 BOTH = grid(turns(), WINDOWS, replicates=2)
 
 
-def test_replicates_are_dealt_out_and_stay_where_they_were_begun():
-    world, devices = World(), ["GPU-a", "GPU-b"]
-    assert pending.places(CELLS, {}, devices, 2) == {1: "GPU-a", 2: "GPU-b"}
-    world.run("GPU-b", only=[next(cell.id for cell in CELLS if cell.replicate == 1)])
-    begun = pending.places(CELLS, world.attempts, devices, 2)
-    assert begun == {1: "GPU-b", 2: "GPU-a"}
-    assert pending.places(CELLS, world.attempts, ["GPU-a", "GPU-c"])[1] == "GPU-a"
-    now, later = dealt(CELLS, attempts=world.attempts, devices=devices)
-    assert {(job.cell.replicate, job.device) for job in now} == set(begun.items()) and not later
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 @pytest.mark.parametrize("cells", [ONE_PASS, grid(turns(), replicates=3), BOTH])
 def test_cells_that_need_no_other_are_dealt_out_one_by_one(cells, most):
@@ -480,15 +454,6 @@ def test_a_cell_goes_to_no_device_that_refuses_it_and_stays_where_all_do():
     for refuses in ({"GPU-b"}, {"GPU-b", "GPU-c", "GPU-d"}, {*GPUS}):
         now, _ = dealt(ONE_PASS, refusal=lambda cell, on: "MIG" if on in refuses else None)  # noqa: B023
         assert {job.device for job in now} == ({*GPUS} - refuses or {"GPU-a"})
-
-
-def test_a_budget_is_for_each_device():
-    cells = [replace(cell, replicate=replicate) for replicate in (1, 2) for cell in CELLS[:1]]
-    jobs = pending.jobs(cells, {}, {1: "GPU-a", 2: "GPU-b"}, possible)
-    longest = max(job.estimate_s for job in jobs)
-    assert pending.within(jobs, longest) == (jobs, [])
-    same = [replace(job, device="GPU-a") for job in jobs]
-    assert pending.within(same, longest) == (same[:1], same[1:])
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 1.0, 1.3])
