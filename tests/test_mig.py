@@ -30,9 +30,6 @@ from workflow.collocation.process_lifetime import ENDING, defer_signals
 from workflow.collocation.sharing import evidence, mig_card, mig_nvml
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.spec.cell import CellSpec
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.load import load_study, load_workloads
-from workflow.collocation.spec.study import CONFIG
 
 IDLE = [(9, 4, 4, 2), (19, 0, 1, 0)]  # what an administrator left: 3g and 1g
 MARK = "; MIG is experimental: it has divided a simulated card only"  # ends what people are told
@@ -142,46 +139,6 @@ def test_apply_then_take_away_changes_nothing(key, spec):
                 assert not whole or seat.compute.sm_count == profile.sm_count
                 assert seat.compute.memory_mib == profile.memory_mib
         assert made.empty()
-
-
-THE_PAPERS = {
-    **{
-        (1, f"mig_{name[:2]}"): name
-        for name in ("7g.40gb", "4g.20gb", "3g.20gb", "2g.10gb", "1g.5gb")
-    },
-    (2, "mig"): "2x 3g.20gb",
-    (3, "mig"): "3x 2g.10gb",
-    (7, "mig"): "7x 1g.5gb",
-}
-LESS = {(1, "mig_7g"), (1, "mig_3g"), (7, "mig")}  # a card of four slices
-
-
-@pytest.mark.parametrize("key", TABLES)
-def test_the_mig_only_study_divides_every_card(key):
-    """As the paper's first version did, whose card is the first here."""
-    catalogue = load_workloads(CONFIG / "workloads.yaml")
-    cells = expand(load_study(CONFIG / "studies", "mig_only", catalogue), catalogue)
-    specs = {(c.n, c.method): c.spec for c in cells if c.method.startswith("mig")}
-    laid, refused = {}, set()
-    with benches(key) as made:
-        for cell, spec in specs.items():
-            try:
-                with made.enter(spec) as it:
-                    laid[cell] = str(it.layout)
-                    assert len(set(machine.mig_uuids(made.folder))) == len(spec.members)
-            except Unsupported:
-                refused.add(cell)
-        assert made.empty()
-    small = TABLES[key].slices == 4
-    assert refused == (LESS if small else set()) and laid.keys() | refused == THE_PAPERS.keys()
-    if key == "a100_40":
-        assert laid == THE_PAPERS
-
-
-def test_a_slice_that_is_alone_in_its_instance_has_all_sms_of_it(bench):
-    for slices, sms in (["1g"], [16]), (["1g2x"], [26]), (["1c.2g", "1c.2g"], [16, 16]):
-        with bench.enter(mix(*slices)) as it:
-            assert [seat.compute.sm_count for seat in it.devices.values()] == sms
 
 
 def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench):
