@@ -12,7 +12,6 @@ import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -22,7 +21,7 @@ from tests.specs import cell, member
 from tests.test_evidence import served
 from tests.test_processes import assert_gone
 from workflow.collocation import sharing
-from workflow.collocation.sharing import evidence, mps, mps_daemon
+from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import named
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 
@@ -186,21 +185,6 @@ def test_a_private_daemon_serves_its_members_and_leaves_nothing(sleepers, tmp_pa
     assert not folders()
     assert_gone(found["server"])
     assert GPU.uuid in (tmp_path / "mps" / "control.log").read_text()
-
-
-def test_release_takes_a_bounded_time(monkeypatch):
-    monkeypatch.setattr(mps, "RELEASE_S", 0.3)
-    given = []
-
-    def ask(command, seconds):
-        given.append(seconds)
-        if command.startswith("terminate_client"):
-            raise NotInForce("MPS: no answer")
-        time.sleep(0.1)
-        return "1\n"  # the server's PID, and its client's
-
-    mps.Clients(GPU, SimpleNamespace(ask=ask), {}).release(1)
-    assert given[0] == 0.3 and given[1] <= 0.2 and given[2] <= 0.1
 
 
 @pytest.mark.parametrize("how", ["mute", "broken"])

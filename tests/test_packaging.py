@@ -40,20 +40,6 @@ def test_torch_is_needed_by_the_training_jobs_only():
     assert not {"torch", "timm"} & {name(r) for r in PROJECT["dependencies"]}
 
 
-def test_the_catalogue_says_what_works():
-    """Jobs run under the Python that runs Snakemake: no environment is made for a rule."""
-    entry = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
-    deployed = entry["software-stack-deployment"]
-    assert deployed == {
-        "conda": False,
-        "apptainer": False,
-        "apptainer+conda": False,
-        "report": True,
-    }
-    assert not entry["mandatory-flags"]["flags"]  # `snakemake` alone works
-    assert "no module of another" in " ".join(entry["mandatory-flags"]["desc"].split())
-
-
 def test_snakemakes_linter_misses_nothing_but_environments(tmp_path):
     """Which no rule has: jobs run under the Python that runs Snakemake."""
     command = [sys.executable, "-m", "snakemake", "--lint", "--config", "study=kick", "gpu=cpu"]

@@ -87,13 +87,6 @@ def test_a_replicate_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other
     assert places == {(1, first), (2, second)}
 
 
-def test_only_cards_that_may_be_used_are(several):
-    several.surroundings |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
-    for wanted, said in (("auto", "on NVIDIA H200"), ("0,1", "on 2 GPUs")):
-        plan = several.plan("--gpus", "9", config={"gpu": wanted}).output
-        assert said in plan, plan
-
-
 def test_a_card_that_this_shell_hides_keeps_its_share(several):
     """A share is of all cards, so two shells with a card each have no core in common."""
     environment = several.environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")

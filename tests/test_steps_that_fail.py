@@ -1,6 +1,5 @@
 """A step that ends badly, code that changes: nothing stale is published."""
 
-import json
 import os
 import subprocess
 import sys
@@ -65,19 +64,6 @@ def test_other_code_is_refused_and_older_numbers_are_not_given_in_silence(
     run = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == ends and said in run.stderr and not output.exists()
     assert len(run.stderr.splitlines()) == 1
-
-
-def test_a_cell_longer_than_the_budget_is_measured_and_the_rest_is_left(studio):
-    """As after a record that says that a cell took eight hours."""
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
-    assert studio.measure(f"{CELL}/r1/a1").code == 0
-    studio.write_study("drill", study(ladders=alone("plain"), replicates=3))
-    path = studio.folder / studio.path(f"{CELL}/r1/a1")
-    record = json.loads(path.read_text())
-    record["timing"]["total_s"] = 8 * 3600
-    path.write_text(json.dumps(record))
-    run = studio.measure(config={"budget": "10m"})
-    assert run.code == 0 and len(studio.records()) == 2, run.output
 
 
 def test_a_clock_that_was_set_back_costs_no_cell(studio):
