@@ -207,21 +207,6 @@ def test_cells_of_one_process(studio):
     assert sets["2xstreams"] == sets["streams"][:2] and len(sets["streams"]) == 3
 
 
-def test_a_job_that_fails_leaves_the_others_of_its_process(studio):
-    """What a death does, and what hurts the GPU: tests/test_faults.py."""
-    mixes = [{"members": {"errs": 1, "a": 1}, "methods": ["streams"]}]
-    studio.with_card().write(WORKLOADS, drill=study(mixes=mixes, measure=WINDOW))
-    cell = "1x_a+1x_errs/paper_step/streams/r1/a1"
-    run = studio.measure(cell)
-    record = studio.record(cell)
-    assert record["status"] == "failed", run.output
-    assert "errs), window: PhaseError" in record["reason"]
-    assert {m["workload"]: m["status"] for m in record["members"]} == {
-        "errs": "failed",
-        "a": "completed",
-    }
-
-
 def test_a_script_of_ones_own_is_a_process_of_its_own(studio):
     script = {"kind": "command", "run": ["python", "train.py"], "batch_size": 1}
     ladders = [{"workloads": ["own"], "counts": {2: ["streams"]}}]
