@@ -360,25 +360,6 @@ def test_a_changed_workload_reruns_its_cells_alone_and_none_without_measuring(co
         assert f"{cell}  (its settings changed: " in plan
 
 
-def test_a_changed_predictor_estimates_again_and_measures_nothing(copied, tmp_path):
-    house = tmp_path / "house"
-    shutil.copytree(REPOSITORY / "config", house / "config")
-    shutil.copy(REPOSITORY / "Snakefile", house)
-    (house / "workflow").symlink_to(REPOSITORY / "workflow")
-    only = {"snakefile": house / "Snakefile", "config": {"measure": "false"}}
-
-    def lists_estimate():
-        run = copied.snakemake("-n", "--until", "estimate", **only)
-        assert (run.code, run.planned) == (0, 0), run.output
-        return re.search("^estimate +1$", run.output, re.MULTILINE) is not None
-
-    assert copied.snakemake("--until", "estimate", **only).code == 0
-    assert not lists_estimate()
-    with (house / "config" / "predictor.yaml").open("a") as predictor:
-        predictor.write("# fitted anew\n")
-    assert lists_estimate()
-
-
 def test_a_figure_that_there_are_no_data_for_any_more_goes(copied):
     folder = copied.results / "figures"
     (folder / "serving.png").write_bytes(b"of a version that drew it")
@@ -390,29 +371,3 @@ def test_a_figure_that_there_are_no_data_for_any_more_goes(copied):
     )
     assert run.code == 0, run.output
     assert not (folder / "serving.png").exists()
-
-
-def test_a_corrupt_record_is_measured_again_and_stays(copied):
-    """Cut short, and the record of another cell. Whatever the cores, cells never overlap, by
-    Snakemake's own limit: no conductor had to wait for the device.
-    """
-    short, foreign = f"{PLAIN}/a1", "3x_plain/paper_step/naive/r1/a1"
-    paths = {cell: copied.folder / copied.path(cell) for cell in (short, foreign)}
-    whole_text = paths[short].read_text()
-    paths[foreign].write_text(whole_text)
-    paths[short].write_text(whole_text[: len(whole_text) // 2])
-    before = {cell: path.read_text() for cell, path in paths.items()}
-
-    run = copied.snakemake("--cores", "8", "--workflow-profile", "none", "--until", "merge")
-    assert run.code == 0, run.output
-    assert "waiting for" not in run.output and "Traceback" not in run.output
-    named = next(line for line in run.output.splitlines() if "  corrupt" in line)
-    assert all(copied.path(cell).as_posix() in named for cell in paths)
-    assert {cell: path.read_text() for cell, path in paths.items()} == before
-    again = [copied.record(cell.replace("/a1", "/a2")) for cell in paths]
-    assert [record["status"] for record in again] == ["completed"] * 2
-    (_, end), (start, _) = sorted((w["start_ns"], w["end_ns"]) for r in again for w in r["windows"])
-    assert end <= start
-    assert {f"{cell}/a1" for cell in merged(copied.results)} == set(STATUSES)
-    assert "0 to run now" in copied.plan().output
-    copied.assert_no_orphans()
