@@ -3,7 +3,6 @@
 The cards are those of tests/fakes/driver.py, in the place of nvidia-ml-py's functions.
 """
 
-import json
 import os
 import re
 import signal
@@ -26,7 +25,7 @@ from tests.fakes import driver, machine
 from tests.specs import TABLES, alike, mix
 from workflow.collocation import gpu, sharing
 from workflow.collocation.gpu import nvml_subprocess
-from workflow.collocation.process_lifetime import ENDING, defer_signals
+from workflow.collocation.process_lifetime import ENDING
 from workflow.collocation.sharing import evidence, mig_card, mig_nvml
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.spec.cell import CellSpec
@@ -212,22 +211,6 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
         assert bench.empty()
 
 
-def test_members_that_are_about_to_end_are_waited_for(bench, monkeypatch, sleepers):
-    pid = sleepers()
-
-    def pause(seconds: float) -> None:
-        if seconds:
-            os.kill(pid, signal.SIGKILL)
-            while driver.birth(pid):
-                pass
-
-    monkeypatch.setattr(mig_card, "PAUSES_S", (0, 0, 0.2))
-    monkeypatch.setattr(mig_card.time, "sleep", pause)
-    with bench.enter(PAIR) as it:
-        bench.occupy(pid, it.seat(0).compute.uuid)
-    assert bench.empty()
-
-
 # -- MIG mode -------------------------------------------------------------------------------------
 
 ADMIN = "; an administrator switches it"
@@ -293,19 +276,6 @@ def test_a_signal_while_a_method_is_taken_down_waits(bench, interruptible, monke
     with pytest.raises(Interrupted), bench.enter(PAIR):
         now.touch()
     assert not now.exists() and bench.empty()
-
-
-def test_signals_mean_afterwards_what_they_meant_before(interruptible):
-    handlers = [signal.getsignal(number) for number in ENDING]
-    with pytest.raises(ValueError), defer_signals():
-        raise ValueError
-    assert [signal.getsignal(number) for number in ENDING] == handlers
-    done = []
-    with pytest.raises(Interrupted), defer_signals():
-        for number in ENDING:
-            signal.raise_signal(number)
-        done.append("all")
-    assert done == ["all"]
 
 
 # -- after a killed run ---------------------------------------------------------------------------
@@ -404,23 +374,6 @@ def report(bench: Bench, it, member: int, pid: int) -> Report:
     return Report(pid, *(seen[field] for field in ("device_uuid", "sm_count", "memory_free")))
 
 
-def test_members_on_their_instances_are_verified(entered):
-    it, pids, reports = entered(PAIR)
-    mine, other = it.environment(0), it.environment(1)
-    assert mine["CUDA_VISIBLE_DEVICES"] != other["CUDA_VISIBLE_DEVICES"]
-    assert not Path(mine["CUDA_MPS_PIPE_DIRECTORY"]).exists()
-    facts = json.loads(json.dumps(it.witness(reports)))
-    assert (facts["verified"], facts["layout"]) == (True, "2x 3g.71gb")
-    assert facts["nvml_compute"] == sorted(pids) and facts["nvml_mps"] == []
-    place = {"gpu_instance": it.seat(1).instance.id, "compute_instance": 0}
-    place |= {"mig_uuid": other["CUDA_VISIBLE_DEVICES"], "placement": "4:4"}
-    size = {"memory_mib": 71424, "sm_planned": 60, "sm_reported": 60, "profile": "3g.71gb"}
-    assert facts["members"]["1"] == {"pid": pids[1]} | place | size
-    assert it.witness({})["verified"] is None  # nobody is left
-    silent = reports | {1: replace(reports[1], sm_count=None)}
-    assert it.witness(silent)["verified"] is None
-
-
 def test_lies_about_the_instance_are_caught(bench, entered):
     it, pids, reports = entered(alike("mig_shared", 2))
     other, card = it.environment(1)["CUDA_VISIBLE_DEVICES"], bench.device.uuid
@@ -435,6 +388,9 @@ def test_lies_about_the_instance_are_caught(bench, entered):
             NotInForce, match=rf"^mig_shared: member 1 \(PID {pids[1]}\) {sentence}$"
         ):
             it.witness(lying)
+    silent = reports | {1: replace(reports[1], sm_count=None)}
+    for left, verified in ((reports, True), (silent, None), ({}, None)):
+        assert it.witness(left)["verified"] is verified
 
 
 def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(bench, entered):

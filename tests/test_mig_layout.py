@@ -167,37 +167,3 @@ def test_profiles_with_attributes_are_never_taken():
     tempting = [replace(H200.profiles[0], name=f"1g.18gb{s}", sm_count=500) for s in ("+me", "-me")]
     card = replace(H200, profiles=(*tempting, *H200.profiles))
     assert str(plan(mix("1g", "2g"), card)) == "1g.18gb + 2g.35gb"
-
-
-def test_in_how_many_units_a_card_counts_its_memory_changes_no_plan():
-    finer = replace(
-        H200,
-        profiles=tuple(
-            replace(p, placements=tuple((2 * start, 2 * size) for start, size in p.placements))
-            for p in H200.profiles
-        ),
-    )
-    for wanted in (["1g2x"] * 4, ["1g2x", "1g", "2g"], ["1g"] * 7, ["1g2x"] * 5):
-        assert len({str(planned(mix(*wanted), card)) for card in (H200, finer)}) == 1
-
-
-SEATS = [  # profile's slices and start of each part, its compute instances; the members' seats
-    (
-        mix("1g", "2g", "3g", "1g"),
-        [(3, 4, (3,)), (2, 0, (2,)), (1, 2, (1,)), (1, 3, (1,))],
-        ((2, 0), (1, 0), (0, 0), (3, 0)),
-    ),
-    (mix("1g", "1g2x"), [(1, 0, (1,)), (1, 2, (1,))], ((1, 0), (0, 0))),  # by memory
-    (
-        mix("2c.7g", "4c.7g", "1c.7g", method="mig_shared"),
-        [(7, 0, (4, 2, 1))],
-        ((0, 1), (0, 0), (0, 2)),
-    ),
-]
-
-
-@pytest.mark.parametrize(("spec", "parts", "seats"), SEATS)
-def test_the_largest_lies_first_and_each_member_has_its_seat(spec, parts, seats):
-    layout = plan(spec, A100)
-    assert [(part.profile.slices, part.start, part.compute) for part in layout.parts] == parts
-    assert layout.seats == seats
