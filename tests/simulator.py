@@ -87,10 +87,9 @@ class Design:
 
     jobs alone and in sets of `counts` by `methods`; mixes: scenario ids, those that end in
     --departure or --completion too. ends: (scenario, method) → status of all its cells.
-    host_gains: method → factor on its gain on each host. failing: share of sets' cells that fail.
-    unsteady: share of them whose rate drifts. split: the last replicate of each host was begun on
-    one device and ended on another one, with jobs alone on both. turns: (set, conditions) of each
-    interleaved cell, of which each host measures `turn_cells`, of so many rounds.
+    failing: share of sets' cells that fail. unsteady: share of them whose rate drifts. split: the
+    last replicate of each host was begun on one device and ended on another one, with jobs alone on
+    both. turns: (set, conditions) of each host's interleaved cells, of so many rounds.
     """
 
     jobs: Sequence[Job]
@@ -101,12 +100,10 @@ class Design:
     replicates: int = 5
     noise: Noise = Noise()
     ends: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    host_gains: Mapping[str, Sequence[float]] = field(default_factory=dict)
     failing: float = 0.0
     unsteady: float = 0.0
     split: bool = False
     turns: Sequence[tuple[str, str]] = ()
-    turn_cells: int = 1
     rounds: int = 60
 
 
@@ -173,8 +170,7 @@ class _Study:
                     self._set(scenario, implementation, method, ats[half], alone[half])
         for host in range(design.hosts):
             for scenario, conditions in design.turns:
-                for replicate in range(1, design.turn_cells + 1):
-                    self._turns(scenario, conditions, host, host * design.turn_cells + replicate)
+                self._turns(scenario, conditions, host, host + 1)
         for key in {(*key[:4], "") for key in self.true}:
             hosts = [(*key[:4], f"h{h}") for h in range(1, design.hosts + 1)]
             logs = [math.log(self.true[host]) for host in hosts if host in self.true]
@@ -212,10 +208,8 @@ class _Study:
         alone = [self._true_alone(job, implementation, host) for job in jobs]
         if len(jobs) == 1:
             return alone
-        more = self.design.host_gains.get(method, ())
-        scale = more[host] if more else 1.0
         wanted = [rate / job.device_rate for rate, job in zip(alone, jobs, strict=True)]
-        gain = scale * math.fsum(job.gains[method] for job in jobs) / len(jobs)
+        gain = math.fsum(job.gains[method] for job in jobs) / len(jobs)
         share = min(1.0, gain / math.fsum(wanted))
         return [rate * share for rate in alone]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analysis import claims, reported
 from analysis.estimates import by_id
-from analysis.rules import Rules, Side, Test, Verdict, all_of, over_hosts
+from analysis.rules import Rules, Side, Verdict, all_of, over_hosts
 from analysis.rules import read as read_rules
 from tests.handmade import frame, number, on_hosts
 from tests.studio import REPOSITORY
@@ -321,8 +321,6 @@ def test_verdicts_on_cells_from_before_the_last_change_are_post_hoc(late):
 # Laws
 
 
-points = st.floats(0.5, 3).map(lambda value: round(value, 3))
-hosts = st.one_of(points, st.tuples(points, points).map(lambda pair: tuple(sorted(pair))))
 SIDES = st.sampled_from(list(Side))
 
 
@@ -333,16 +331,6 @@ def test_the_order_of_hosts_does_not_matter_and_one_that_supports_never_contradi
     more = over_hosts([*sides, Side.SUPPORTS])
     assert more != Verdict.CONTRADICTED
     assert verdict != Verdict.HOLDS or more == Verdict.HOLDS
-
-
-@given(hosts)
-def test_a_bound_and_its_mirror(host):
-    e = by_id(frame(cell("stp", host)))[f"stp:2x_{JOB}/paper_step/mps@h1"]
-    above, below = (Test.model_validate(GAIN | {key: 1.5}) for key in ("above", "below"))
-    mirror = {Side.SUPPORTS: Side.AGAINST, Side.RIGHT: Side.WRONG}
-    mirror |= {value: key for key, value in mirror.items()}
-    if e.value != 1.5:
-        assert below.side(e) == mirror[above.side(e)]
 
 
 parts = st.sampled_from([v for v in Verdict if v != Verdict.AGREES])

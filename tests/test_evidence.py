@@ -198,15 +198,6 @@ def test_nobody_may_be_on_the_card_when_a_method_is_entered(tmp_path):
         Path(found["CUDA_MPS_PIPE_DIRECTORY"]).mkdir()
 
 
-def test_naive_on_a_machine_without_a_gpu(tmp_path):
-    spec = cell("naive", count=1)
-    assert sharing.refusal(spec, None) is None
-    with sharing.enter(spec, None, tmp_path) as it:
-        assert it.environment(0) == {"CUDA_VISIBLE_DEVICES": ""}
-        found = it.witness({0: Report(5, None, None, None)})
-    assert found == {"verified": True, "device": "cpu", "members": [5]}
-
-
 def test_a_strangers_name_cannot_move_the_cursor(tmp_path):
     program = tmp_path / "\x1b[2Jbad\u202e"
     program.symlink_to("/bin/sleep")

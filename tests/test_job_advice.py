@@ -227,13 +227,6 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
     assert told["jobs"] == 1 if one else told["jobs"] > 1
 
 
-@pytest.mark.parametrize(("stp", "high", "jobs"), [(1.02, 1.08, 1), (0.9, 1.2, 1), (1.5, 1.7, 4)])
-def test_what_is_predicted_to_gain_nothing_is_not_advised(stp, high, jobs):
-    chosen = Option(4, "mps", 41.0, Prediction(stp, stp - 0.1, high, 0.1, "gaps"))
-    told = command.Answer(asked(), job(), [chosen], chosen, [], Path("f")).as_json()
-    assert told["jobs"] == jobs and told["verdict"].startswith("One" if jobs == 1 else "Predicted")
-
-
 # -- what is asked ---------------------------------------------------------------------------------
 
 

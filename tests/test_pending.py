@@ -450,12 +450,6 @@ def test_a_cluster_and_a_cpu_have_one_device_for_a_replicate(place):
     assert {job.device for job in now} == {place} and not later
 
 
-def test_a_cell_goes_to_no_device_that_refuses_it_and_stays_where_all_do():
-    for refuses in ({"GPU-b"}, {"GPU-b", "GPU-c", "GPU-d"}, {*GPUS}):
-        now, _ = dealt(ONE_PASS, refusal=lambda cell, on: "MIG" if on in refuses else None)  # noqa: B023
-        assert {job.device for job in now} == ({*GPUS} - refuses or {"GPU-a"})
-
-
 @pytest.mark.parametrize("share", [0.3, 0.5, 1.0, 1.3])
 def test_a_budget_fills_all_gpus_with_the_first_tier_before_the_next_one(share):
     """A cell is left for later only where no GPU has room for it; what was left takes no room."""
