@@ -321,22 +321,3 @@ def test_who_departs():
     leaving = {name: m.leaving_member for name, m in measures.items() if m.kind == "departure"}
     sets = (f"2x_{SMALL}+1x_{A}", f"1x_{SMALL}+1x_{C}", f"3x_{A}")
     assert leaving == {f"{s}--departure": who for s, who in zip(sets, (2, 0, 2), strict=True)}
-
-
-CHANGES = [{"batch_size": 7}, {"warmup_steps": 9}, {"label_smoothing": 0.2}]
-CHANGES += [{"model_args": {"a": 1}}, {"source": "of a model of one's own"}]
-
-
-@pytest.mark.parametrize("update", [*CHANGES, {"description": "told otherwise"}])
-@pytest.mark.parametrize("name", [SMALL, A, C])
-def test_a_workloads_settings_change_its_cells_only(name, update):
-    before, sources = expand(small_study(), WORKLOADS), {}
-    if "source" in update:
-        sources, update = {name: update["source"]}, {}
-    workers = WORKLOADS[name].input.model_copy(update={"workers": 17})  # matters to files alone
-    changed = {**WORKLOADS, name: WORKLOADS[name].model_copy(update=update | {"input": workers})}
-    after = expand(small_study(), changed, sources)
-    assert [cell.id for cell in before] == [cell.id for cell in after]
-    for old, new in zip(before, after, strict=True):
-        concerned = name in {member.workload for member in old.spec.members}
-        assert (old.spec.digest != new.spec.digest) == (concerned and "description" not in update)

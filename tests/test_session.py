@@ -41,37 +41,14 @@ def plan(**content) -> None:
     Path("studies", f"{STUDY}.yaml").write_text(yaml.safe_dump(study(**content)))
 
 
-def ends(session: Session, *statuses: str) -> list[Path]:
-    """Write run.json of the jobs, in order; the study was complete before."""
+def ends(session: Session, status: str) -> list[Path]:
+    """Write run.json of the jobs; the study was complete before."""
     paths = [*map(Path, session.coming)]
-    for path, status in zip(paths, statuses, strict=False):
+    for path in paths:
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"status": status, "reason": "busy"}))
     (session.folder / "complete").touch()
     return paths
-
-
-@pytest.mark.parametrize(
-    ("statuses", "later", "complete", "said"),
-    [
-        (["completed", "failed"], False, True, ("", False)),  # the last job has its say of that
-        (["completed"], False, True, ("", False)),
-        (["completed"], True, False, ("1 cells are left for later (budget)", False)),
-        (["completed", "postponed"], False, False, ("1 cells are left: busy; the same", True)),
-    ],
-)
-def test_a_marker_of_a_cell_that_was_put_off_goes_and_the_study_is_not_complete(
-    place, statuses, later, complete, said
-):
-    plan(replicates=2)
-    session = open_session(place)
-    paths = ends(session, *statuses)
-    session.later = [session.jobs.pop()] if later else []
-    left, hindered = jobs.sweep_postponed(session)
-    assert left.startswith(said[0]) and bool(left) == bool(said[0]) and hindered == said[1]
-    there = [status != "postponed" for status in statuses] + [False] * (2 - len(statuses))
-    assert [path.exists() for path in paths] == there
-    assert (session.folder / "complete").exists() == complete
 
 
 def test_conditions_without_room_for_all_leave_the_study_incomplete(place):
@@ -86,7 +63,7 @@ def test_conditions_without_room_for_all_leave_the_study_incomplete(place):
 def test_what_was_merged_is_shown_unless_cells_were_measured_since(place):
     plan(replicates=2)
     session = open_session(place)
-    _, second = ends(session, "completed", "completed")
+    _, second = ends(session, "completed")
     assert not session.merged
     runs = session.folder / "runs.parquet"
     runs.touch()

@@ -205,11 +205,3 @@ def test_cells_of_one_process(studio):
     assert len({member["pid"] for member in turns["members"]}) == 1 + 3 + 3 + 1
     sets = {window["name"]: window["members"] for window in turns["windows"]}
     assert sets["2xstreams"] == sets["streams"][:2] and len(sets["streams"]) == 3
-
-
-def test_a_script_of_ones_own_is_a_process_of_its_own(studio):
-    script = {"kind": "command", "run": ["python", "train.py"], "batch_size": 1}
-    ladders = [{"workloads": ["own"], "counts": {2: ["streams"]}}]
-    studio.write({"own": script}, drill=study(ladders=ladders))
-    run = studio.plan()
-    assert run.code and "streams: 'own' (command)" in run.output, run.output

@@ -243,6 +243,7 @@ def test_catalogues_that_are_none(load):
     [
         ("input", "files", "input: the command 'mine' reads its own"),
         ("implementations", ["graph"], "implementations: 'graph' captures the step of 'mine'"),
+        ("counts", {2: ["streams"]}, "streams: 'mine' (command)"),
     ],
 )
 def test_what_a_study_cannot_ask_of_a_command(load, path, value, said):
