@@ -114,37 +114,20 @@ def names(found: lines.Lines) -> list[str]:
     return [mark["name"] for mark in found.marks]
 
 
-def test_without_a_gpu_members_and_machine_are_complete(cell, child):
+def test_it_keeps_to_its_cores_and_looks_at_members_that_are_there_to_a_windows_end(cell, child):
     core = min(os.sched_getaffinity(0))
     watching = cell.watch(gpu=False, cores=[core])
-    watching.phase("build")
     watching.members({3: child.pid, 4: 2**22})  # the second is not there
     cell.until(lambda so_far: len(so_far.members) >= 2)
     assert psutil.Process(watching.process.pid).cpu_affinity() == [core]
     watching.open("window")
     cell.until(lambda so_far: so_far.marks)
-    child.do("begin(), bury()")
     watching.close("window")
     found = watching.end()
-
-    assert found.problem is None and watching.problem is None and not found.errors
-    assert (found.gpu, found.spans, found.seen, found.head["source"]) == ([], [], [], None)
-    assert names(found) == ["window:open", "window:close"]
-    assert {mark["energy"] for mark in found.marks} == {None}
-    assert [name for _, name in found.phases] == ["idle", "build"]
-    first, *others = found.host
-    assert first["v"]["cpu_busy"] is first["v"]["cpu_stolen"] is None
-    assert all(row["v"]["cpu_busy"] >= 0 and row["v"]["memory_used"] > 0 for row in others)
-    assert others[-1]["t"] >= found.marks[-1]["t"]  # a row at the window's very end
-    rows = found.members
-    assert {row["m"] for row in rows} == {3}
-    assert all(rows[0]["v"][name] is None for name in RATES)
-    assert all(row["v"]["rss"] > 0 and row["v"]["gpu_memory"] is None for row in rows)
-    pairs = zip(rows, rows[1:], strict=False)
-    burnt = sum(new["v"]["cpu"] * (new["t"] - old["t"]) / 1e9 for old, new in pairs)
-    assert burnt >= 0.05  # the worker may be gone before anybody could see it
-    assert found.end["ticks"] >= 2 and found.end["cpu_s"] > 0
-    assert watching.end() is found
+    assert found.problem is None and not found.errors
+    assert found.host[0]["v"]["cpu_busy"] is None  # since when is not known
+    assert found.host[-1]["t"] >= found.marks[-1]["t"]
+    assert {row["m"] for row in found.members} == {3}
 
 
 @pytest.mark.parametrize(
@@ -165,21 +148,11 @@ def test_workers_that_come_and_go_are_counted_once(child, work):
     assert seconds == pytest.approx(0.1 * burns, abs=0.05)
 
 
-def test_refused_readings_are_missing_and_the_rows_of_a_member_end_with_it(child, monkeypatch):
+def test_the_rows_of_a_member_end_with_it(child):
     members, gone = host.Members(), Child()
     members.watch({0: child.pid, 1: gone.pid})
-
-    def refuse(process: psutil.Process):
-        raise psutil.AccessDenied(process.pid)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(psutil.Process, "io_counters", refuse)
-        members.rows({})
-        (_, first, row), (_, second, _) = members.rows({child.pid: 7, 1: 9})
-        assert (first, second, row["gpu_memory"]) == (0, 1, 7)
-        assert row["read"] is row["write"] is None and row["cpu"] is not None
-    assert members.rows({})[0][2]["read"] is None  # the row before had none
-    assert members.rows({})[0][2]["read"] is not None
+    (_, first, row), (_, second, _) = members.rows({child.pid: 7, 1: 9})
+    assert (first, second, row["gpu_memory"]) == (0, 1, 7)
     os.kill(gone.pid, signal.SIGKILL)
     until(lambda: [member for _, member, _ in members.rows({})] == [0], lambda: "it has a row")
     gone.end()
