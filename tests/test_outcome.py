@@ -111,56 +111,40 @@ def test_what_stands_in_the_record():
 # -- cells ----------------------------------------------------------------------------------------
 
 
-def completed(index=0, at=0):
-    return member(BUILT, WARM, STARTED, STOPPED, exited(0), stopping=True, index=index)
-
-
-def out_of_memory(index=0, at=5):
-    return member(BUILT, error("2 GiB", "warm", True, t=at), exited(3), index=index)
-
-
-def failed(index=0, at=5):
-    return member(error(t=at), exited(1), index=index)
-
-
-def killed(index=0, at=5):
-    return member(BUILT, exited(None, 9, at), index=index)
-
-
-def unsupported(index=0, at=5):
-    found = error("no graph of this step", "warm", unsupported=True, t=at)
-    return member(BUILT, found, exited(1), index=index)
-
-
-def timed_out(index=0, at=5):
-    tracked = member(BUILT, WARM, index=index)
-    tracked.end("timed_out", "late", "window", at)
-    return tracked
-
-
-BAD = {
-    failed: ("failed", "build", "ValueError: no such thing"),
-    killed: ("failed", "warm", "ended by signal 9 (SIGKILL)"),
-    timed_out: ("timed_out", "window", "late"),
-    unsupported: ("unsupported", "warm", "ValueError: no graph of this step"),
-    out_of_memory: ("out_of_memory", "warm", "ValueError: 2 GiB"),
+BAD = {  # how a member ends: with these events, as a cell of this status, in this phase, for that
+    "failed": ([error()], "failed", "build", "ValueError: no such thing"),
+    "killed": ([BUILT, exited(None, 9)], "failed", "warm", "ended by signal 9 (SIGKILL)"),
+    "unsupported": ([BUILT, error("no", "warm", unsupported=True)], *("unsupported", "warm"), "no"),
+    "out_of_memory": ([BUILT, error("2 GiB", "warm", True)], *("out_of_memory", "warm"), "2 GiB"),
+    "timed_out": ([BUILT, WARM], "timed_out", "window", "late"),
 }
+
+
+def ended(how: str, index: int, at: int) -> Tracked:
+    """A member that ended so at this time."""
+    if how == "completed":
+        return member(BUILT, WARM, STARTED, STOPPED, exited(0), stopping=True, index=index)
+    *before, last = BAD[how][0]
+    tracked = member(*before, last | {"t": at}, index=index)
+    if how == "timed_out":
+        tracked.end("timed_out", "late", "window", at)
+    return tracked
 
 
 @pytest.mark.parametrize("first", BAD)
 @pytest.mark.parametrize("later", BAD)
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_member_that_ended_badly_first_decides(first, later, order):
-    makers = [(completed, 0), (later, 9), (first, 8), (later, 10)][::order]
-    members = [make(index, at) for index, (make, at) in enumerate(makers)]
+    ends = [("completed", 0), (later, 9), (first, 8), (later, 10)][::order]
+    members = [ended(how, index, at) for index, (how, at) in enumerate(ends)]
     status, reason, phase = cell_status(members, "MPS: the server is gone")
-    expected, where, what = BAD[first]
+    _, expected, where, what = BAD[first]
     assert (status, phase) == (expected, where)
-    begins = f"member {makers.index((first, 8))} (mine), {where}: {what}; MPS: the server is gone; "
-    assert reason.startswith(f"{begins}the other 3: ") and "1 completed" in reason
-    departed = completed(1)
+    assert reason.startswith(f"member {ends.index((first, 8))} (mine), {where}: ")
+    assert f"{what}; MPS: the server is gone; the other 3: " in reason and "1 completed" in reason
+    departed = ended("completed", 1, 0)
     departed.status = "departed"
-    assert cell_status([completed(), departed]) == ("completed", None, None)
+    assert cell_status([ended("completed", 0, 0), departed]) == ("completed", None, None)
 
 
 @pytest.mark.parametrize(
