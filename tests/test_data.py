@@ -163,14 +163,6 @@ def test_generated_clicks_are_learnable_and_zipf_like(tmp_path):
     assert -1.5 < slope < -0.7
 
 
-def test_photographs_have_imagenets_sizes(data_root):
-    paths = sorted((make(data_root, "imagenet").data / "train").rglob("*.JPEG"))
-    sizes = np.array([path.stat().st_size for path in paths])
-    shapes = np.array([Image.open(path).size for path in paths])
-    assert len(paths) == 64 and 90e3 < sizes.mean() < 130e3
-    assert 440 < shapes[:, 0].mean() < 540 and 340 < shapes[:, 1].mean() < 440
-
-
 # -- sources, pins, messages -----------------------------------------------------------------------
 
 

@@ -1,10 +1,8 @@
 """Snakemake's Slurm executor on a real Slurm of one node (tests/slurm.py): `make test-slurm`."""
 
-import csv
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 
@@ -12,7 +10,7 @@ import pytest
 
 from analysis.recipes import recipe
 from tests import slurm
-from tests.studio import REPOSITORY, SHORT, Studio, alone, study, until, workload
+from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 
 PLUGIN = "snakemake_executor_plugin_slurm"
 PROFILE = ["--workflow-profile", str(REPOSITORY / "profiles" / "slurm"), "--cores", "2"]
@@ -130,22 +128,6 @@ def test_whatever_ends_a_replicate_early_costs_no_cell_and_no_attempt(studio, cl
     assert [record["status"] for record in studio.records().values()] == ["completed"] * len(names)
 
 
-def test_a_study_has_the_same_tables_as_without_slurm(studio, cluster):
-    """On the CPU, which is one device: replicates wait for it in turn."""
-    ladder = {"workloads": ["tiny"], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
-    content = study(replicates=2, ladders=[ladder | {"measure": SHORT}])
-    studio.write({"tiny": workload()}, drill=content)
-    tables = []
-    for arguments in (PROFILE, ["--cores", "2"]):
-        run = studio.snakemake(*arguments)
-        assert run.code == 0, run.output
-        names = ("runs", "estimates")
-        tables.append({name: _rows(studio.results / f"{name}.csv") for name in names})
-        shutil.rmtree(studio.folder / "results")
-    assert tables[0] == tables[1] and tables[0]["runs"] and tables[0]["estimates"]
-    assert not cluster.queue()
-
-
 def test_a_recipe_runs_all_its_jobs_in_one_allocation(cluster, gpus, tmp_path):
     del gpus
     command = ["sh", "-c", "echo $RECIPE_JOB $SLURM_JOB_ID $SLURM_CPUS_PER_TASK; exit $RECIPE_JOB"]
@@ -158,11 +140,3 @@ def test_a_recipe_runs_all_its_jobs_in_one_allocation(cluster, gpus, tmp_path):
     logs = [(tmp_path / f"job-{job}.log").read_text().split() for job in (1, 2, 3)]
     assert logs == [[str(job), ended.stdout.strip(), "3"] for job in (1, 2, 3)]
     assert not cluster.queue()
-
-
-def _rows(path) -> list[tuple]:
-    """Of a table: all that no clock has a part in."""
-    told = ["id", "cell", "scenario", "implementation", "method", "quantity", "member", "window"]
-    told += ["status", "replicates"]
-    with path.open() as stream:
-        return [tuple(row.get(key) for key in told) for row in csv.DictReader(stream)]
