@@ -2,17 +2,14 @@
 
 import json
 import os
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from models import hook
 from tests.studio import PLAIN, STUDY, alone, study, workload
 from tests.test_record import make
-from workflow.collocation import ROOT
 from workflow.collocation.plan import jobs, show
 from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.session import Session, open_posted, open_session
@@ -129,6 +126,15 @@ def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
         assert session.sealed and len(session.coming) == planned
 
 
+def test_a_plan_names_records_that_are_corrupt(place):
+    [job] = open_session(place).jobs
+    path = Path("results", STUDY, "cells", job.path, "run.json")
+    path.parent.mkdir(parents=True)
+    path.write_text('{"cell"')
+    session = open_session(place)
+    assert [job.attempt for job in session.jobs] == [2] and str(path) in show.table(session)
+
+
 def test_planning_writes_and_deletes_nothing(place):
     """Data that are gone are made ready again, under another name."""
     ready = Path(open_session(place).datasets.ready_file("digits"))
@@ -227,10 +233,3 @@ def test_reading_the_snakefile_deletes_nothing_and_binds_no_device(studio):
     job = Task.read(path)
     assert (job.gpu, job.needs_gpu) == ("auto", True)
     assert "GPU-" not in path.read_text()
-
-
-def test_of_the_environment_only_the_folder_of_locks_is_read():
-    """What a hooked script reads, its training process sets."""
-    files = [path for package in ("workflow", "models") for path in (ROOT / package).rglob("*")]
-    text = "".join(path.read_text() for path in files if path.suffix in (".py", ".smk"))
-    assert {*re.findall(r"COLLOCATION_\w+", text)} - {hook.VARIABLE} == {"COLLOCATION_LOCK_DIR"}
