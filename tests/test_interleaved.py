@@ -20,7 +20,6 @@ import pytest
 from tests.lies import lies
 from tests.studio import Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
-from workflow.collocation import sharing
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.interleaved import Together
@@ -82,14 +81,6 @@ def test_smaller_sets_are_the_first_members_of_the_largest():
     assert cell.id == "4x_a--interleaved/paper_step/alone-2xnaive-4xnaive-4xmps-2xmps/r1"
     assert Estimates({}).of(cell) == pytest.approx(9 + 9 * (3.5 + 4) + 5 * 4 * 0.15)
     assert members(cell) == [(0, "a"), *[(2, "a")] * 4, *[(3, "a")] * 4]
-    own = dict(sharing.named(cell.method)._conditions(cell.spec))
-    assert {condition.name: list(those) for condition, those in own.items()} == {
-        "alone": [0],
-        "2xnaive": [1, 2],
-        "4xnaive": [1, 2, 3, 4],
-        "4xmps": [5, 6, 7, 8],
-        "2xmps": [5, 6],
-    }
     sets = conditions_of(cell.scenario, cell.method)
     assert {name: (its.scenario, its.method) for name, its in sets.items()} == {
         "alone": ("1x_a", "naive"),

@@ -72,18 +72,6 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path)
         del FAMILIES["in_turn"], planned_methods.METHODS["in_turn"]
 
 
-def test_a_variant_is_its_method_with_limits_of_the_study():
-    own = {"sm_percent": "overlap", "pinned_memory_mb": {"plain": 9000, "other": 1}}
-    cell = planned(3, "mps_own", variants={"mps_own": own | {"priority": {"plain": 1}}})
-    limits = [(m.sm_percent, m.pinned_memory_mb, m.priority) for m in cell.spec.members]
-    assert limits == [(66.67, 9000, 1)] * 3
-    assert [m.sm_percent for m in planned(3, "mps_equal").spec.members] == [33.33] * 3
-    assert [m.sm_percent for m in planned(1, "mps_overlap").spec.members] == [100]
-    found = methods.named("mps_own")
-    assert (found.name, found.family) == ("mps_own", "mps")
-    assert methods.refusal(cell.spec, None) == methods.refusal(planned(2, "mps").spec, None)
-
-
 # -- what an implementation asks for
 # --------------------------------------------------------------------------
 

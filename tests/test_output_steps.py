@@ -106,14 +106,6 @@ def test_anything_else_is_refused_with_its_line(told, pattern, lines, words):
     assert len(str(caught.value)) < 500 and "steps: auto" in str(caught.value)
 
 
-def test_a_long_counter_takes_little_memory(clock):
-    output = Output({"steps": STEP, "first_step_s": 15, "beside": 2})
-    for number in range(60_000):
-        output.see(f"step {number}")
-        clock.sleep(0.0001)
-    assert output.done == 59_999 and len(output.made) < 2000
-
-
 def test_time_held_is_no_steps_time(told, clock):
     """Lines every 50 steps of 10 ms; held for 20 s at the 130th."""
     output = told(STEP, [])

@@ -172,17 +172,6 @@ def test_without_a_pair_the_mean_of_the_series_is_the_headline(source, smact):
     assert values["smact"] == (smact and pytest.approx(smact)) and values["temperature"] == 60
 
 
-def test_a_member_that_has_left_is_not_in_the_window_after():
-    lines = watched()
-    lines.members = [row for row in lines.members if row["t"] <= 6 * S]
-    before = Window(name="before", start_ns=OPEN, end_ns=6 * S, seconds=4.0)
-    after = Window(name="after", start_ns=7 * S, end_ns=CLOSE, seconds=5.0)
-    found = told(lines, (before, after))[0].windows
-    used = {"cpu": 1.5, "read": None, "write": None, "rss": 5, "gpu_memory": 9, "entity": "gpu"}
-    assert (found["before"].members, found["after"].members) == ({"0": used}, {})
-    assert (found["after"].host["cpu_busy"], found["after"].host["memory_used"]) == (1.5, 100)
-
-
 @pytest.mark.parametrize(("card", "denominator"), [(132, 132), (None, 92)])
 def test_under_mig_the_whole_card_is_weighted_by_sms(card, denominator):
     lines = watched(entities=ENTITIES)
@@ -193,10 +182,6 @@ def test_under_mig_the_whole_card_is_weighted_by_sms(card, denominator):
     assert window.whole_card["tenso"] is None  # of one instance it is not known
     assert window.entities["gi:1"]["smact"] == 0.8 and "power" not in window.entities["gi:1"]
     assert told(lines, instances={"gi:1": None})[0].windows["window"].whole_card == {}
-    for row in lines.gpu[100:]:  # as DCGM told of an instance of an A100
-        row["v"] = row["v"] | {"smact": 1.294}
-    window = told(lines, **MIG)[0].windows["window"]
-    assert window.series["gi:1"]["smact"] is None and window.entities["gi:1"]["smact"] == 0.8
     lines.spans[1]["v"]["smact"] = 1.006
     window = told(lines, **MIG)[0].windows["window"]
     assert window.entities["gi:1"]["smact"] is window.whole_card["smact"] is None
@@ -318,8 +303,6 @@ def test_what_is_wrong_is_flagged_and_said(change, expected, said):
     parts = *telemetry.disagree, str(telemetry.throttled), str(telemetry.strangers)
     assert expected == HOLE or any(said in part for part in parts)
     assert len(telemetry.disagree) == (expected in (APART, ENERGY))
-    energy = telemetry.windows["window"].energy
-    assert (energy is None) == (change in [row[0] for row in SAID[18:21]])
 
 
 def test_nothing_at_all_is_incomplete_and_no_error():
