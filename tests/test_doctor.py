@@ -88,16 +88,3 @@ def test_a_card_that_somebody_uses_or_whose_driver_does_not_answer(card, monkeyp
 
     monkeypatch.setattr(doctor, "require_free", silent)
     assert found.company()[1].startswith("the NVIDIA driver does not answer: no cell can run")
-
-
-def test_a_daemon_that_does_not_start_costs_the_mps_cells_alone(card, here, monkeypatch):
-    found = card()
-    broken = here / "bin" / "nvidia-cuda-mps-control"
-    broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\necho no rights >&2\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
-    how, said = found.mps()
-    assert how == WARN and "mps cells will fail" in said and "no rights" in said, said
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert "not on PATH" in found.mps()[1]

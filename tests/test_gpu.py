@@ -33,7 +33,6 @@ class FakeNvml:
         self.names = [f"Card {index}" for index in range(3)]
         self.memory = Named(total=80 * 2**30, used=2**30, free=79 * 2**30)
         self.capability, self.cores, self.mig = [9, 0], 132 * 128, 0
-        self.compute_mode = pynvml.NVML_COMPUTEMODE_DEFAULT
         self.compute, self.mps, self.failing = [], [], {}
         self.calls = {
             "Count": lambda: len(self.uuids),
@@ -45,7 +44,6 @@ class FakeNvml:
             "CudaComputeCapability": lambda handle: self.capability,
             "NumGpuCores": lambda handle: self.cores,
             "PciInfo": lambda handle: Named(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0"),
-            "ComputeMode": lambda handle: self.compute_mode,
             "ComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.compute],
             "MPSComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.mps],
             "MigMode": lambda handle: [self.mig, self.mig],
@@ -181,15 +179,6 @@ def test_whether_a_process_sees_a_card(nvml, visible):
     nvml.names = ["Card"] * 3
     environment = {} if visible is None else {VISIBLE: visible}
     assert first(1).shown_to(environment) is (visible in SHOWN)
-
-
-@pytest.mark.parametrize(("mode", "most"), [("DEFAULT", 9), ("EXCLUSIVE_PROCESS", 1)])
-def test_a_compute_mode_that_lets_fewer_compute_is_an_administrators(nvml, mode, most):
-    nvml.compute_mode = getattr(pynvml, f"NVML_COMPUTEMODE_{mode}")
-    for processes in (1, 2):
-        reason = first(1).too_many(processes)
-        assert (reason is None) == (processes <= most)
-        assert reason is None or f"nvidia-smi -i {UUIDS[1]}" in reason
 
 
 # -- a driver that fails ---------------------------------------------------------------------------

@@ -304,18 +304,17 @@ def test_a_program_is_that_of_the_shell(place, monkeypatch):
     assert read(run="python train.py").words == [str(place / "python"), "train.py"]
 
 
-@pytest.mark.parametrize("target", ["advise", "recipe"])
-def test_make_passes_a_command_as_it_was_typed_and_no_option_to_the_script(target, tmp_path):
+def test_make_passes_a_command_as_it_was_typed_and_no_option_to_the_script(tmp_path):
     shown = tmp_path / "shown"
     shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "environment ${JSON-} ${BUDGET-}"\n')
     shown.chmod(0o755)
-    make = ["make", "-s", f"PYTHON={shown}", "VENV=", target, "JSON=1", "BUDGET=60s"]
+    make = ["make", "-s", f"PYTHON={shown}", "VENV=", "advise", "JSON=1", "BUDGET=60s"]
     make += ["RUN=python train.py $HOME 'a b'", "STEPS=step (?P<step>\\d+)$"]
     run = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     *words, environment = run.stdout.splitlines()
     assert environment.split() == ["environment"]
     assert words[words.index("--run") + 1] == "python train.py $HOME 'a b'"
-    assert target == "recipe" or words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
+    assert words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
 
 
 # -- the command -----------------------------------------------------------------------------------
