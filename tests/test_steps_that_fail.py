@@ -1,9 +1,7 @@
 """A step that ends badly, code that changes: nothing stale is published."""
 
-import os
 import subprocess
 import sys
-import time
 
 import pyarrow.parquet
 import pytest
@@ -64,18 +62,6 @@ def test_other_code_is_refused_and_older_numbers_are_not_given_in_silence(
     run = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == ends and said in run.stderr and not output.exists()
     assert len(run.stderr.splitlines()) == 1
-
-
-def test_a_clock_that_was_set_back_costs_no_cell(studio):
-    studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=2))
-    assert studio.snakemake("--until", "dataset").code == 0
-    ahead = time.time() + 7200
-    for path in studio.results.glob("ready/*.json"):
-        os.utime(path, (ahead, ahead))
-    assert studio.measure(f"{CELL}/r1/a1").code == 0
-    os.utime(studio.folder / studio.path(f"{CELL}/r1/a1"), (ahead, ahead))
-    run = studio.measure()
-    assert run.code == 0 and len(studio.records()) == 2, run.output
 
 
 def test_records_of_another_version_are_not_measured_again(measured, tmp_path):
