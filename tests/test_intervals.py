@@ -244,13 +244,6 @@ def test_what_few_cells_tell(cells, spread):
     assert (spread == "none") == math.isnan(last["low"]) == math.isnan(last["high"])
 
 
-def test_hosts_of_few_sets_are_shown_as_their_range():
-    values = {"h1": 90.0, "h2": 110.0, "h3": 100.0}
-    rows = [cell("rate", "7x_a", "eager", "mps", host, value) for host, value in values.items()]
-    over = over_hosts(by_host(pd.DataFrame(rows))).iloc[-1]
-    assert (over["spread"], over["low"], over["high"]) == ("range", 90, 110)
-
-
 def test_the_interval_of_a_share_is_one():
     rows = [cell("gract", "7x_a", "eager", "mps", "h1", share, n)
             for n, share in enumerate((0.99, 0.98, 1.0, 0.9))]  # fmt: skip

@@ -303,14 +303,6 @@ def test_a_device_is_what_cuda_says_it_is(monkeypatch, affinity, visible, uuid, 
     assert device.device_facts(torch.device("cuda")) == seen
 
 
-def test_the_device_is_asked_before_anything_is_loaded(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(train, "device_facts", asked.append)
-    monkeypatch.setattr(train, "open_input", lambda *_: 1 / 0)
-    _, events, _ = train_member(member_spec(tmp_path))
-    assert named(events, "error")["class"] == "ZeroDivisionError" and asked == [torch.device("cpu")]
-
-
 def test_numerics_are_those_of_the_implementation(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     train_member(member_spec(tmp_path, work=1, **TINY), stop_at="done")

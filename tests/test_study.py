@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -278,6 +279,10 @@ def test_a_pattern_cannot_tell_when_work_is_done(load):
 )
 def test_mistakes_in_config(values, words):
     refused(lambda: load_config(values), "config/config.yaml or --config: ", *words)
+
+
+def test_a_tilde_is_the_home_folder():
+    assert load_config({"results": "~/mine"}).results == str(Path.home() / "mine")
 
 
 def test_a_time_has_a_unit():
