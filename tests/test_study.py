@@ -1,7 +1,6 @@
 """Config files: what is right loads; a mistake is one line with file, key and what is allowed."""
 
 import copy
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import yaml
 from workflow.collocation.spec import load as settings
 from workflow.collocation.spec.load import ConfigError, load_config, load_study, load_workloads
 from workflow.collocation.spec.methods import METHODS
-from workflow.collocation.spec.study import CONFIG, SCHEMAS, Study, seconds, write_schemas
+from workflow.collocation.spec.study import CONFIG, Study, seconds
 
 STUDIES = CONFIG / "studies"
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
@@ -79,16 +78,6 @@ def test_the_papers_hyperparameters_are_the_defaults():
     decay = {"weight_decay": 2e-5, "schedule": "cosine", "schedule_epochs": 300}
     assert workload.optimizer.model_dump() == sgd | decay
     assert (workload.label_smoothing, workload.classes) == (0.1, 1000)
-
-
-def test_exported_schemas_are_those_of_the_models(tmp_path):
-    write_schemas(tmp_path)
-    fresh = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    shipped = {path.name: json.loads(path.read_text()) for path in SCHEMAS.iterdir()}
-    assert shipped == fresh, "python -m workflow.collocation.spec.study writes them"
-    models = [m for schema in shipped.values() for m in (schema, *schema["$defs"].values())]
-    keys = [key for model in models for key in model.get("properties", {}).values()]
-    assert len(keys) > 90 and all(key.get("description") for key in keys)
 
 
 # -- mistakes in a study --------------------------------------------------------------------------

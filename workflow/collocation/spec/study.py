@@ -1,14 +1,11 @@
 """What a study may say: the models behind config.yaml and studies/*.yaml.
 
-load.py reads the files into them. `workflow/schemas/` holds the same rules as JSON Schema for
-editors, written by `python -m workflow.collocation.spec.study` and kept equal by a test.
+load.py reads the files into them; config/README.md says what each key means.
 """
 
-import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -18,7 +15,6 @@ from pydantic import (
     PositiveFloat,
     StrictInt,
     StrictStr,
-    TypeAdapter,
     model_validator,
 )
 
@@ -35,10 +31,9 @@ from workflow.collocation.spec.names import (
     family_of,
     part_of,
 )
-from workflow.collocation.spec.workloads import DATASETS, AnyWorkload
+from workflow.collocation.spec.workloads import DATASETS
 
 CONFIG = ROOT / "config"
-SCHEMAS = ROOT / "workflow" / "schemas"
 KINDS = ("window", "departure", COMPLETION, INTERLEAVED)
 
 Implementation = Literal[tuple(IMPLEMENTATIONS)]
@@ -56,17 +51,15 @@ Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how ma
 class Measure(Strict):
     """How a cell is measured."""
 
-    kind: Literal[KINDS] = Field("window", description="what of the jobs is measured")
-    window_s: float = Field(10, gt=0, description="seconds in which all members train, at least")
-    min_steps: StrictInt = Field(30, ge=3, description="steps of each member in it, at least")
-    warmup_s: float = Field(3.0, ge=0, description="seconds from the first step to the barrier")
-    settle_s: float = Field(1.0, ge=0, description="seconds from the barrier to the window")
-    slices: StrictInt = Field(60, ge=2, description="of kind interleaved: slices of each condition")
-    slice_s: float = Field(0.5, gt=0, description="seconds of a slice, from resume to hold")
-    drop_s: float = Field(0.1, ge=0, description="of them, at its beginning, that do not count")
-    autotune: Literal["sequential", "concurrent"] = Field(
-        "sequential", description="members choose cuDNN's kernels"
-    )
+    kind: Literal[KINDS] = "window"  # what of the jobs is measured
+    window_s: float = Field(10, gt=0)  # seconds in which all members train, at least
+    min_steps: StrictInt = Field(30, ge=3)  # steps of each member in it, at least
+    warmup_s: float = Field(3.0, ge=0)  # seconds from the first step to the barrier
+    settle_s: float = Field(1.0, ge=0)  # seconds from the barrier to the window
+    slices: StrictInt = Field(60, ge=2)  # of kind interleaved: slices of each condition
+    slice_s: float = Field(0.5, gt=0)  # seconds of a slice, from resume to hold
+    drop_s: float = Field(0.1, ge=0)  # of them, at its beginning, that do not count
+    autotune: Literal["sequential", "concurrent"] = "sequential"  # members choose cuDNN's kernels
 
 
 # Kind → the keys that matter for it, of those that do not matter for all.
@@ -83,15 +76,12 @@ WITHOUT = {kind: set().union(*_MATTER.values()) - keys for kind, keys in _MATTER
 class Group(Strict):
     """What ladders and mixes share."""
 
-    implementations: list[Implementation] | None = Field(
-        None, min_length=1, description="instead of the study's"
-    )
-    measure: Measure = Field(Measure(), description="keys that differ from the study's")
-    input: Literal["resident", "files", "shared"] | None = Field(
-        None, description="else the workload's mode"
-    )
-    replicates: Positive | None = Field(None, description="instead of the study's")
-    tier: Positive = Field(1, description="all replicates of tier 1 come before those of tier 2")
+    # instead of the study's
+    implementations: list[Implementation] | None = Field(None, min_length=1)
+    measure: Measure = Measure()  # keys that differ from the study's
+    input: Literal["resident", "files", "shared"] | None = None  # else the workload's mode
+    replicates: Positive | None = None  # instead of the study's
+    tier: Positive = 1  # all replicates of tier 1 come before those of tier 2
 
     @abstractmethod
     def scenarios(self) -> list[Scenario]:
@@ -110,9 +100,9 @@ class Group(Strict):
 class Ladder(Group):
     """Copies of one workload: for each count the methods that collocate them."""
 
-    workloads: list[Name] = Field(min_length=1, description="of the catalogue")
-    counts: dict[Count, Methods] = Field(min_length=1, description="members → methods")
-    cores: Literal["share", "all"] = Field("share", description="of a job alone; all: a control")
+    workloads: list[Name] = Field(min_length=1)  # of the catalogue
+    counts: dict[Count, Methods] = Field(min_length=1)  # members → methods
+    cores: Literal["share", "all"] = "share"  # of a job alone; all: a control
 
     def scenarios(self) -> list[Scenario]:
         return [
@@ -129,13 +119,11 @@ class Ladder(Group):
 class Mix(Group):
     """Different workloads on one GPU."""
 
-    members: dict[Name, Count] = Field(min_length=1, description="workload → how many")
-    methods: Methods = Field(description="that collocate them")
-    slices: dict[Name, Slice] = Field({}, description="workload → MIG instance of each")
-    leaving_workload: Name | None = Field(
-        None, description="of a departure: who leaves; else the last"
-    )
-    work: dict[Name, Positive] = Field({}, description="of a completion: steps of each")
+    members: dict[Name, Count] = Field(min_length=1)  # workload → how many
+    methods: Methods  # that collocate them
+    slices: dict[Name, Slice] = {}  # workload → MIG instance of each
+    leaving_workload: Name | None = None  # of a departure: who leaves; else the last
+    work: dict[Name, Positive] = {}  # of a completion: steps of each
 
     def scenarios(self) -> list[Scenario]:
         return [("methods", self.members, self.methods)]
@@ -156,30 +144,27 @@ class Mix(Group):
 class Sizes(Strict):
     """How many samples to generate (or, for criteo, to read) of a dataset."""
 
-    train: StrictInt = Field(ge=8, description="to train on")
-    validation: StrictInt = Field(ge=8, description="to validate with")
+    train: StrictInt = Field(ge=8)  # to train on
+    validation: StrictInt = Field(ge=8)  # to validate with
 
 
 class Study(Strict):
     """A named grid of cells: scenario x method x implementation x replicate."""
 
-    description: str = Field(description="shown in the first lines")
-    cpu: bool = Field(False, description="may be measured on a CPU where there is no GPU")
-    seed: StrictInt = Field(42, ge=0, description="of data, weights and order")
-    replicates: Positive = Field(
-        3, description="passes over all cells, each with baselines of its own"
-    )
-    implementations: list[Implementation] = Field(
-        ["paper_step"], min_length=1, description="how well a job is written"
-    )
-    measure: Measure = Field(Measure(), description="how cells are measured")
-    datasets: dict[Literal[DATASETS], Sizes] = Field({}, description="of generated data")
-    variants: dict[VariantName, Limits] = Field({}, description="MPS with limits, by a name")
+    description: str  # shown in the first lines
+    cpu: bool = False  # may be measured on a CPU where there is no GPU
+    seed: StrictInt = Field(42, ge=0)  # of data, weights and order
+    replicates: Positive = 3  # passes over all cells, each with baselines of its own
+    # how well a job is written
+    implementations: list[Implementation] = Field(["paper_step"], min_length=1)
+    measure: Measure = Measure()  # how cells are measured
+    datasets: dict[Literal[DATASETS], Sizes] = {}  # of generated data
+    variants: dict[VariantName, Limits] = {}  # MPS with limits, by a name
     # As many as a GPU has MIG slices.
-    cores_for: Count = Field(7, description="a member's cores are the machine's divided by this")
-    cores_for_workload: dict[Name, Count] = Field({}, description="the same, of one workload")
-    ladders: list[Ladder] = Field([], description="copies of one workload")
-    mixes: list[Mix] = Field([], description="different workloads on one GPU")
+    cores_for: Count = 7  # a member's cores are the machine's divided by this
+    cores_for_workload: dict[Name, Count] = {}  # the same, of one workload
+    ladders: list[Ladder] = []  # copies of one workload
+    mixes: list[Mix] = []  # different workloads on one GPU
 
     def groups(self) -> list[tuple[str, Ladder | Mix]]:
         """All ladders and mixes with their keys, such as 'ladders.0'."""
@@ -234,11 +219,12 @@ class Study(Strict):
 class Sampling(Strict):
     """What watches a cell's GPU, members and host."""
 
+    # of the GPU's counters; auto: the best that the card has
     source: Annotated[  # YAML reads off as false
         Literal["auto", "gpm", "dcgm", "nvml", "off"],
         BeforeValidator(lambda given: "off" if given is False else given),
-    ] = Field("auto", description="of the GPU's counters; auto: the best that the card has")
-    hz: float = Field(10, ge=0.5, le=100, description="rows/s")
+    ] = "auto"
+    hz: float = Field(10, ge=0.5, le=100)  # rows/s
 
 
 Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
@@ -257,31 +243,19 @@ def seconds(time: Time) -> float:
 class Config(Strict):
     """config/config.yaml and `--config` on the command line."""
 
-    study: str = Field("auto", description="a name; auto: paper on a CUDA machine, smoke elsewhere")
-    source: Literal["auto", "real", "synthetic"] = Field("auto", description="of data")
-    measure: bool | None = Field(None, description="false: no cell; true: also of a shipped study")
-    budget: Time | None = Field(None, description="cells that do not fit are left: 90s, 25m or 2h")
-    wait: Time = Field("10m", description="for others to leave the GPU, before the run gives up")
-    gpu: Gpu = Field("auto", description="auto: the visible ones; an index, UUIDs with commas; cpu")
-    attempts: Positive = Field(3, description="how often a cell that failed is tried in all")
-    rerun: Literal["none", "mismatched"] = Field("none", description="what other code measured")
-    results: Folder = Field("results", description="folder of what was measured, study by study")
-    data: Folder = Field("data", description="folder of datasets")
-    workloads: str = Field("config/workloads.yaml", description="the catalogue")
-    studies: str = Field("config/studies", description="folder of studies")
-    trainer: str = Field("models.train", description="Python module that members run")
-    timeout: dict[Timed, PositiveFloat] = Field({}, description="phase of a cell → seconds")
-    telemetry: Sampling = Field(Sampling(), description="what watches a cell")
-    session: Label | None = Field(None, description="of a visit to a host: in its runs' records")
-
-
-def write_schemas(folder: Path = SCHEMAS) -> None:
-    """Export the models as JSON Schema, for editors and for the workflow catalogue."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, model in {"config": Config, "workload": AnyWorkload, "study": Study}.items():
-        text = json.dumps(TypeAdapter(model).json_schema(), indent=1, sort_keys=True)
-        (folder / f"{name}.schema.json").write_text(text + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_schemas()
+    study: str = "auto"  # a name; auto: paper on a CUDA machine, smoke elsewhere
+    source: Literal["auto", "real", "synthetic"] = "auto"  # of data
+    measure: bool | None = None  # false: no cell; true: also of a shipped study
+    budget: Time | None = None  # cells that do not fit are left: 90s, 25m or 2h
+    wait: Time = "10m"  # for others to leave the GPU, before the run gives up
+    gpu: Gpu = "auto"  # auto: the visible ones; an index, UUIDs with commas; cpu
+    attempts: Positive = 3  # how often a cell that failed is tried in all
+    rerun: Literal["none", "mismatched"] = "none"  # what other code measured
+    results: Folder = "results"  # folder of what was measured, study by study
+    data: Folder = "data"  # folder of datasets
+    workloads: str = "config/workloads.yaml"  # the catalogue
+    studies: str = "config/studies"  # folder of studies
+    trainer: str = "models.train"  # Python module that members run
+    timeout: dict[Timed, PositiveFloat] = {}  # phase of a cell → seconds
+    telemetry: Sampling = Sampling()  # what watches a cell
+    session: Label | None = None  # of a visit to a host: in its runs' records

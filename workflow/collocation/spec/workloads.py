@@ -25,21 +25,21 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 class Optimizer(Strict):
     """SGD as timm's train.py defaults run it; lr = base_lr * batch_size / base_batch."""
 
-    name: Literal["sgd"] = Field("sgd", description="the one that there is")
-    base_lr: float = Field(0.1, gt=0, description="learning rate at base_batch")
-    base_batch: Positive = Field(256, description="samples that base_lr is for")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum")
-    nesterov: bool = Field(True, description="Nesterov's momentum")
-    weight_decay: float = Field(2e-5, ge=0, description="of all weights but biases and norms")
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate")
-    schedule_epochs: Positive = Field(300, description="of the cosine, however few are trained")
+    name: Literal["sgd"] = "sgd"
+    base_lr: float = Field(0.1, gt=0)  # learning rate at base_batch
+    base_batch: Positive = 256  # samples that base_lr is for
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(2e-5, ge=0)  # of all weights but biases and norms
+    schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate
+    schedule_epochs: Positive = 300  # of the cosine, however few are trained
 
 
 class DlrmOptimizer(Strict):
     """Plain SGD at a constant rate; lr = base_lr * batch_size / base_batch."""
 
-    base_lr: float = Field(1.0, gt=0, description="learning rate at base_batch")
-    base_batch: Positive = Field(2048, description="samples that base_lr is for")
+    base_lr: float = Field(1.0, gt=0)  # learning rate at base_batch
+    base_batch: Positive = 2048  # samples that base_lr is for
 
 
 class Input(Strict):
@@ -47,11 +47,10 @@ class Input(Strict):
     that all jobs share, or a subset on the device.
     """
 
-    mode: Literal["resident", "files", "shared"] = Field(
-        "resident", description="on the device, files, or files that one loader reads for all"
-    )
-    samples: Positive = Field(1024, description="resident: size of the subset")
-    workers: StrictInt = Field(4, ge=0, description="loader processes of each job")
+    # on the device, files, or files that one loader reads for all
+    mode: Literal["resident", "files", "shared"] = "resident"
+    samples: Positive = 1024  # resident: size of the subset
+    workers: StrictInt = Field(4, ge=0)  # loader processes of each job
 
     def resolved(self) -> dict:
         """Only the keys that matter in this mode, so that the other one changes no cell."""
@@ -69,10 +68,10 @@ class Workload(Strict):
     own_code: ClassVar[dict[str, str]] = {}  # key → `module:name` of the user's own code,
     own_files: ClassVar[list[Path]] = []  # and files of it: its cells run again when they change
 
-    description: str = Field("", description="for people")
-    kind: str = Field(description="kind of job")
-    batch_size: Positive = Field(description="samples (or tokens) of a step")
-    warmup_steps: StrictInt = Field(20, ge=3, description="steps before the barrier, at least")
+    description: str = ""  # for people
+    kind: str
+    batch_size: Positive  # samples (or tokens) of a step
+    warmup_steps: StrictInt = Field(20, ge=3)  # steps before the barrier, at least
 
     def no_graph(self, mode: str) -> str:
         """Why no CUDA graph can hold its step with this mode of input; empty where one can."""
@@ -83,23 +82,21 @@ class Workload(Strict):
 class Triggers(Strict):
     """New data arrive at random; for each arrival the job trains on from its last weights."""
 
-    per_s: float = Field(gt=0, description="mean; they wait for nobody")
-    steps: Positive = Field(description="of training for each")
+    per_s: float = Field(gt=0)  # mean; they wait for nobody
+    steps: Positive  # of training for each
 
 
 class Trained(Workload):
     """What jobs that models/ trains have in common."""
 
-    model: str = Field(pattern=MODEL, description="timm's name, or module:function")
-    model_args: dict[str, JsonValue] = Field({}, description="its keyword arguments")
-    dataset: Literal[DATASETS] = Field(description="what it is trained on")
-    input: Input = Field(Input(), description="where batches come from")
-    pace_ms: float | None = Field(None, gt=0, description="from a step's start to the next's")
-    triggers: Triggers | None = Field(None, description="it trains for each, and else waits")
-    reserved_memory_mb: Positive | None = Field(
-        None, description="of the device, held and not used"
-    )
-    memory_limit_mb: Positive | None = Field(None, description="on the CPU: of its process")
+    model: str = Field(pattern=MODEL)  # timm's name, or module:function
+    model_args: dict[str, JsonValue] = {}  # its keyword arguments
+    dataset: Literal[DATASETS]  # what it is trained on
+    input: Input = Input()  # where batches come from
+    pace_ms: float | None = Field(None, gt=0)  # from a step's start to the next's
+    triggers: Triggers | None = None  # it trains for each, and else waits
+    reserved_memory_mb: Positive | None = None  # of the device, held and not used
+    memory_limit_mb: Positive | None = None  # on the CPU: of its process
 
     @property
     def arrivals(self) -> str:
@@ -117,12 +114,12 @@ class Trained(Workload):
 class VisionWorkload(Trained):
     """An image classifier."""
 
-    kind: Literal["vision"] = Field("vision", description="an image classifier")
-    dataset: Literal[IMAGES] = Field(description="images to train on")
-    input_size: StrictInt = Field(ge=8, description="pixels")
-    classes: Positive = Field(1000, description="outputs of the model's head")
-    optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the loss")
+    kind: Literal["vision"] = "vision"  # an image classifier
+    dataset: Literal[IMAGES]  # images to train on
+    input_size: StrictInt = Field(ge=8)  # pixels
+    classes: Positive = 1000  # outputs of the model's head
+    optimizer: Optimizer = Optimizer()  # how weights are updated
+    label_smoothing: float = Field(0.1, ge=0, lt=1)  # of the loss
 
 
 class DlrmWorkload(Trained):
@@ -130,26 +127,26 @@ class DlrmWorkload(Trained):
 
     input_size: ClassVar[int] = 0  # it has no images
 
-    kind: Literal["dlrm"] = Field(description="a recommender")
-    model: Literal["dlrm"] = Field("dlrm", description="facebookresearch's")
-    dataset: Literal["criteo"] = Field("criteo", description="clicks")
-    optimizer: DlrmOptimizer = Field(DlrmOptimizer(), description="how weights are updated")
+    kind: Literal["dlrm"]  # a recommender
+    model: Literal["dlrm"] = "dlrm"  # facebookresearch's
+    dataset: Literal["criteo"] = "criteo"  # clicks
+    optimizer: DlrmOptimizer = DlrmOptimizer()  # how weights are updated
 
 
 class LmOptimizer(DlrmOptimizer):
     """AdamW at a constant rate; lr = base_lr * batch_size / base_batch."""
 
-    base_lr: float = Field(3e-4, gt=0, description="learning rate at base_batch")
-    base_batch: Positive = Field(8, description="sequences that base_lr is for")
+    base_lr: float = Field(3e-4, gt=0)  # learning rate at base_batch
+    base_batch: Positive = 8  # sequences that base_lr is for
 
 
 class DecoderArgs(Strict):
     """The sizes of a language model, or of a Conformer."""
 
-    dim: Positive = Field(description="width")
-    layers: Positive = Field(description="blocks")
-    heads: Positive = Field(description="of attention; dim is divided by them")
-    hidden: Positive = Field(description="width between the layers of a feed-forward layer")
+    dim: Positive  # width
+    layers: Positive  # blocks
+    heads: Positive  # of attention; dim is divided by them
+    hidden: Positive  # width between the layers of a feed-forward layer
 
     @model_validator(mode="after")
     def _heads_divide(self):
@@ -159,18 +156,18 @@ class DecoderArgs(Strict):
 
 
 class LmArgs(DecoderArgs):
-    lora_rank: Positive | None = Field(None, description="train LoRA's adapters (peft) alone")
+    lora_rank: Positive | None = None  # train LoRA's adapters (peft) alone
 
 
 class LmWorkload(Trained):
     """Fine-tuning of a language model on text, byte by byte; a sample is a sequence."""
 
-    kind: Literal["lm"] = Field(description="a language model")
-    model: Literal["decoder"] = Field("decoder", description="models/decoder.py's")
-    model_args: LmArgs = Field(description="its sizes")
-    dataset: Literal["sources"] = Field("sources", description="text")
-    input_size: StrictInt = Field(ge=8, description="tokens of a sequence")
-    optimizer: LmOptimizer = Field(LmOptimizer(), description="how weights are updated")
+    kind: Literal["lm"]  # a language model
+    model: Literal["decoder"] = "decoder"  # models/decoder.py's
+    model_args: LmArgs  # its sizes
+    dataset: Literal["sources"] = "sources"  # text
+    input_size: StrictInt = Field(ge=8)  # tokens of a sequence
+    optimizer: LmOptimizer = LmOptimizer()  # how weights are updated
 
     @property
     def package(self) -> str:
@@ -180,7 +177,7 @@ class LmWorkload(Trained):
 class AsrOptimizer(LmOptimizer):
     """AdamW at a constant rate; lr = base_lr * batch_size / base_batch."""
 
-    base_batch: Positive = Field(240, description="seconds of audio that base_lr is for")
+    base_batch: Positive = 240  # seconds of audio that base_lr is for
 
 
 class AsrWorkload(Trained):
@@ -189,11 +186,11 @@ class AsrWorkload(Trained):
     uncaptured: ClassVar[str] = "utterances differ in length from step to step"
     input_size: ClassVar[int] = 0  # it has no images
 
-    kind: Literal["asr"] = Field(description="a speech recogniser")
-    model: Literal["conformer"] = Field("conformer", description="models/jobs/asr.py's")
-    model_args: DecoderArgs = Field(description="its sizes")
-    dataset: Literal["speech"] = Field("speech", description="utterances")
-    optimizer: AsrOptimizer = Field(AsrOptimizer(), description="how weights are updated")
+    kind: Literal["asr"]  # a speech recogniser
+    model: Literal["conformer"] = "conformer"  # models/jobs/asr.py's
+    model_args: DecoderArgs  # its sizes
+    dataset: Literal["speech"] = "speech"  # utterances
+    optimizer: AsrOptimizer = AsrOptimizer()  # how weights are updated
 
 
 class OwnWorkload(Trained):
@@ -201,10 +198,10 @@ class OwnWorkload(Trained):
 
     uncaptured: ClassVar[str] = "nobody has tried it with a kind of your own"
 
-    kind: str = Field(pattern=f"^{CODE}$", description="module:Class")
-    model: str = Field("own", description="as the class takes it")
-    input_size: StrictInt = Field(0, ge=0, description="pixels, of image datasets")
-    optimizer: Optimizer = Field(Optimizer(), description="as the class takes it")
+    kind: str = Field(pattern=f"^{CODE}$")  # module:Class
+    model: str = "own"  # as the class takes it
+    input_size: StrictInt = Field(0, ge=0)  # pixels, of image datasets
+    optimizer: Optimizer = Optimizer()  # as the class takes it
 
 
 class ItsOwn(Strict):
@@ -223,14 +220,14 @@ class CommandWorkload(Workload):
     dataset: ClassVar[None] = None
     input: ClassVar[ItsOwn] = ItsOwn()
 
-    kind: Literal["command"] = Field(description="somebody's own script")
-    run: list[str] = Field(min_length=1, description="program, arguments, {seed}, {batch_size}")
-    folder: str = Field(".", description="working directory, from where the study is run")
-    steps: str = Field("auto", description="auto (its optimizer's, or the hook), or a pattern")
-    first_step_s: float = Field(30, gt=0, description="seconds without a step that end a cell")
-    environment: dict[Variable, str | None] = Field({}, description="null: as here, not recorded")
-    sync: bool = Field(False, description="auto: wait for the GPU at the end of each step")
-    unit: Literal["samples", "tokens", "requests"] = Field("samples", description="of batch_size")
+    kind: Literal["command"]  # somebody's own script
+    run: list[str] = Field(min_length=1)  # program, arguments, {seed}, {batch_size}
+    folder: str = "."  # working directory, from where the study is run
+    steps: str = "auto"  # auto (its optimizer's, or the hook), or a pattern
+    first_step_s: float = Field(30, gt=0)  # seconds without a step that end a cell
+    environment: dict[Variable, str | None] = {}  # null: as here, not recorded
+    sync: bool = False  # auto: wait for the GPU at the end of each step
+    unit: Literal["samples", "tokens", "requests"] = "samples"  # of batch_size
 
     @field_validator("environment")
     @classmethod
@@ -277,8 +274,8 @@ class CommandWorkload(Workload):
 class Objective(Strict):
     """What a request may take at most, in ms (vLLM's `--goodput`)."""
 
-    ttft: float = Field(gt=0, description="until its first token")
-    tpot: float = Field(gt=0, description="for each token after it, on average")
+    ttft: float = Field(gt=0)  # until its first token
+    tpot: float = Field(gt=0)  # for each token after it, on average
 
 
 class ServeWorkload(Workload):
@@ -288,15 +285,15 @@ class ServeWorkload(Workload):
     dataset: ClassVar[None] = None
     input: ClassVar[ItsOwn] = ItsOwn()
 
-    kind: Literal["serve"] = Field(description="a language model that answers requests")
-    engine: Literal["loop", "transformers"] = Field("loop", description="ours, or that package's")
-    model_args: DecoderArgs = Field(description="its sizes")
-    batch_size: Literal[1] = Field(1, description="answers are counted one by one")
-    requests_per_s: float = Field(gt=0, description="mean; they wait for nobody")
-    prompt_tokens: Positive = Field(256, description="of each request")
-    output_tokens: StrictInt = Field(128, ge=4, description="mean; each has half to 1.5 times it")
-    slots: Positive = Field(32, description="requests that are answered at once")
-    slo_ms: Objective = Field(Objective(ttft=500, tpot=50), description="ttft, tpot: at most")
+    kind: Literal["serve"]  # a language model that answers requests
+    engine: Literal["loop", "transformers"] = "loop"  # ours, or that package's
+    model_args: DecoderArgs  # its sizes
+    batch_size: Literal[1] = 1  # answers are counted one by one
+    requests_per_s: float = Field(gt=0)  # mean; they wait for nobody
+    prompt_tokens: Positive = 256  # of each request
+    output_tokens: StrictInt = Field(128, ge=4)  # mean; each has half to 1.5 times it
+    slots: Positive = 32  # requests that are answered at once
+    slo_ms: Objective = Objective(ttft=500, tpot=50)  # ttft, tpot: at most
 
     @property
     def package(self) -> str:
