@@ -73,10 +73,9 @@ def main(argv: list[str] | None = None) -> int:
         if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
-        place = task.place, task.left_s, task.estimate_s
-        display = Display(name, folder / "log" / "conductor.log", *place)
+        display = Display(name, folder / "log" / "conductor.log", task.place, task.left_s)
         try:
-            display.show(lambda: "starting")
+            display.say(f"begins, about {task.estimate_s:.0f} s", loud=display.watched)
             write(task.output, Run(task, display, began).record())
             written = True  # whatever comes now: Snakemake removes the record of a job that fails
         finally:
