@@ -7,12 +7,11 @@ Any other Python script says it in two lines:
     ...
     step()  # after each training step; step(loss=loss) has the losses kept too
 
-Where no study runs the script, this does nothing. It needs the standard library alone: a project
-that has a package `models` of its own copies this file and imports it from there.
+Where no study runs the script, this does nothing. It needs the standard library alone, so that a
+project with a package `models` of its own can copy this file.
 
-Times go into memory that the study reads (a header of 8-byte integers, a time and a loss for each
-step, then who it is), so that a step costs about a microsecond. Of several processes that call it,
-the first one counts; where a script calls it, its optimizers count no more.
+Times go into memory that the study reads, so that a step costs about a microsecond. Of several
+processes that call it, the first counts; where a script calls it, its optimizers count no more.
 """
 
 from __future__ import annotations  # a script's Python may be 3.8

@@ -2,9 +2,8 @@
 
 `resident`: a fixed subset on the device, cropped, flipped and normalised there. `files`: a
 DataLoader with worker processes, as the paper trained; `shared` (models/shared.py): one for all
-jobs of a cell. Which samples and augmentations a resident step sees is a pure function of (seed,
-step); from files it is one of the seed. Both are drawn on the CPU: what a GPU draws can depend on
-how many SMs it has.
+jobs of a cell. What a resident step sees is a pure function of (seed, step), drawn on the CPU: what
+a GPU draws can depend on how many SMs it has.
 """
 
 import os

@@ -18,7 +18,7 @@ import psutil
 
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
-from workflow.collocation.record.source_digest import code, source_of
+from workflow.collocation.record.source_digest import source_of
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
@@ -129,7 +129,6 @@ def write(session: Session, preloaded: str | None) -> None:
         "needs_gpu": session.on_gpu if session.remote else session.device is not None,
         "data": session.datasets.ready_files(),
         "session": session.id,
-        "code": code(),
         "preloaded": preloaded,
         "deadline": session.deadline,
         **session.config.model_dump(include=TOLD),

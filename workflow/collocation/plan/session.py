@@ -111,7 +111,7 @@ class Session:
 
     @cached_property
     def _today(self) -> tuple:
-        return code()[1], provenance.versions(self.device.driver if self.device else None)
+        return code(), provenance.versions(self.device.driver if self.device else None)
 
     def _differs(self, attempt: Attempt) -> bool:
         return bool(provenance.mismatches(attempt.content, *self._today))

@@ -4,15 +4,12 @@ requests.parquet.
 Of a request: TTFT until its first token; then ITL from each token to the next, of which TPOT is the
 request's mean; E2EL until its last. TTFT and E2EL count from when it was to arrive.
 
-A window's are those of all requests that were to arrive in it, answered in it or later in the
-record: after its window a server goes on for as long as an answer within its objective may take.
-One that is still not answered took longer than any that is, so of TTFT and E2EL a percentile that
-falls among those is left out. TPOT is of the answered, ITL of all tokens in the window. A
-percentile needs TAIL values above it.
+A window's are those of all requests that were to arrive in it, answered in it or later. One that is
+still not answered took longer than any that is, so of TTFT and E2EL a percentile that falls among
+those is left out. TPOT is of the answered, ITL of all tokens in the window.
 
 Of a job that trains when it is triggered, a request is a trigger and its one token the trained
-model: E2EL is the delay from trigger to trained, of those that were trained for in the window;
-`answered_share` is how many those are, over how many came in it.
+model: E2EL is the delay from trigger to trained, of those trained for in the window.
 """
 
 from collections.abc import Mapping

@@ -17,19 +17,12 @@ PACKAGES = ("models", "workflow/collocation")
 BESIDE = "workflow/collocation/plan/"  # plans and prints: no process of a cell imports it
 
 
-def code(known: tuple[str, str] | None = None, root: Path = ROOT) -> tuple[str, str]:
-    """SHA-256 over the texts of models/ and workflow/collocation/, and over what matters of them.
-
-    known: what another process has found. Parsing takes longer than reading, and is left out if the
-    texts are still the same.
-    """
+def code(root: Path = ROOT) -> str:
+    """SHA-256 over what matters of models/ and workflow/collocation/."""
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
-    named = [(path.relative_to(root).as_posix(), path) for path in paths]
-    texts = [(name, path.read_bytes()) for name, path in named if not name.startswith(BESIDE)]
-    read = _sha(repr(texts))
-    if known and known[0] == read:
-        return known
-    return read, _sha(repr([(name, without_words(text)) for name, text in texts]))
+    named = ((path.relative_to(root).as_posix(), path) for path in paths)
+    read = ((name, path) for name, path in named if not name.startswith(BESIDE))
+    return _sha(repr([(name, without_words(path.read_bytes())) for name, path in read]))
 
 
 def own_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:

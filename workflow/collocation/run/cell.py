@@ -116,7 +116,7 @@ class Run:
             "method": MethodEvidence(name=method),
             "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
             "host": host,
-            "provenance": provenance.collect(driver, code(task.code)[1], task.session)
+            "provenance": provenance.collect(driver, code(), task.session)
             | {"environment": environment.account()},
             "timing": self.timing,
         }

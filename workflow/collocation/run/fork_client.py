@@ -38,8 +38,8 @@ class Member:
 class Server:
     """The members of a fork server.
 
-    Leaving the context ends all members; those that outlive SIGKILL are left behind. To enter does
-    not wait for the import, the first `start` does; it took `import_s`.
+    Leaving the context ends all members. To enter does not wait for the import, the first `start`
+    does; it took `import_s`.
 
     log: takes what a server of our own prints. trainer: the module that members run. name: of a
     server that serves other cells too; where there is none, or it does not answer, we start our

@@ -23,12 +23,10 @@ class Task(Strict):
     """One attempt at a cell, as a job file says it. Paths are as seen from the working directory.
 
     output: the run.json to write. data: what `models.data prepare` wrote. needs_gpu: planned for a
-    GPU, so never to be run without. session: what the record is to say. code: (digest of the texts,
-    of the code), so that a job need not parse it, which takes 0.3 s. preloaded: the name of the
-    server that has imported the trainer. place: in the run, such as 3/20. left_s: what follows it
-    takes. deadline: Unix time at which the budget ends. estimate_s: what the cell will take. wait:
-    how long others on the card are waited for. given_up: the file that says why no cell of the run
-    is measured any more on this device, once it was waited for in vain.
+    GPU, so never to be run without. preloaded: the name of the server that has imported the
+    trainer. place: in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at
+    which the budget ends. wait: how long others on the card are waited for. given_up: the file that
+    says why no cell of the run is measured any more on this device.
     """
 
     study: str
@@ -43,7 +41,6 @@ class Task(Strict):
     timeout: dict[Timed, float] = {}
     telemetry: Sampling = Sampling()
     session: str | None = None
-    code: tuple[str, str] | None = None
     preloaded: str | None = None
     place: str = ""
     left_s: float = 0

@@ -64,8 +64,7 @@ class Sampler:
         self._polled = 0  # when the energy counter was last read (ns)
         self._listed: dict | None = None  # who was on the card at the last look
         self._said: set[tuple[str, type]] = set()
-        self._took_ms: list[float] = []  # each tick
-        self._skipped = 0
+        self._ticks = 0
         head = {"source": None, "why": "no GPU", "hz": config["hz"], "slow_hz": config["slow_hz"]}
         try:
             if gpu is not None:
@@ -89,21 +88,16 @@ class Sampler:
                 for line in lines:
                     self._obey(**json.loads(line))
             if (now := time.monotonic_ns()) >= tick:
-                taken = self._look_at_card()
-                self._took_ms.append((time.monotonic_ns() - now) / 1e6)
-                self._skipped += (now - tick) // self._tick_ns
-                tick = taken + self._tick_ns
+                tick = self._look_at_card() + self._tick_ns
+                self._ticks += 1
             if now >= look and not self._edges:  # it takes long, and edges would be missed
                 self._attempt("host", self._look_at_host)
                 look = now + self._look_ns
             self._poll_energy()
         if self._source is not None:
             self._source.close()
-        took = sorted(self._took_ms) or [0.0]
-        ranks = {"p50": len(took) // 2, "p95": int(len(took) * 0.95), "max": -1}
-        account = {f"tick_ms_{name}": round(took[rank], 3) for name, rank in ranks.items()}
-        account["cpu_s"] = round(sum(os.times()[:4]), 3)  # with children, such as dcgmi
-        self._line("end", ticks=len(self._took_ms), skipped=self._skipped, **account)
+        # with children, such as dcgmi
+        self._line("end", ticks=self._ticks, cpu_s=round(sum(os.times()[:4]), 3))
 
     def _obey(self, members: dict[str, int] | None = None, **mark: str) -> None:
         """members: PIDs by index. mark: "open" or "close", and which window."""
