@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analysis import claims, reported
 from analysis.estimates import by_id
-from analysis.rules import Rules, Side, Verdict, all_of, over_hosts
+from analysis.rules import Rules, Side, Verdict, over_hosts
 from analysis.rules import read as read_rules
 from tests.handmade import frame, number, on_hosts
 from tests.studio import REPOSITORY
@@ -331,13 +331,3 @@ def test_the_order_of_hosts_does_not_matter_and_one_that_supports_never_contradi
     more = over_hosts([*sides, Side.SUPPORTS])
     assert more != Verdict.CONTRADICTED
     assert verdict != Verdict.HOLDS or more == Verdict.HOLDS
-
-
-parts = st.sampled_from([v for v in Verdict if v != Verdict.AGREES])
-
-
-@given(st.lists(parts, min_size=1), parts)
-def test_another_part_never_makes_a_claim_hold(found, part):
-    if all_of(found) != Verdict.HOLDS:
-        assert all_of([*found, part]) != Verdict.HOLDS
-    assert (all_of(found) == Verdict.CONTRADICTED) == (Verdict.CONTRADICTED in found)
