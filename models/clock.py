@@ -40,11 +40,10 @@ class HostClock:
 class EventClock:
     """For steps that are only launched: a ring of reused CUDA events, read as they complete.
 
-    `end_ns` grows in the order of steps, never decreases, and holds only finished steps. A step
-    ended at the host's time of a tie plus what CUDA counts (float32 milliseconds) from the tie's
-    event to the step's, or when that was read, if this was earlier. A new tie, every TIE_NS, takes
-    nothing from the one before, so that neither rounding nor the device's clock adds up; it is
-    made on a stream of its own and waits for no step. A step belongs to the tie before its launch.
+    `end_ns` never decreases, and holds only finished steps. A step ended at the host's time of a
+    tie plus what CUDA counts (float32 milliseconds) from the tie's event to the step's, or when that
+    was read, if this was earlier. A new tie comes every TIE_NS, so that neither rounding nor the
+    device's clock adds up; it is made on a stream of its own and waits for no step.
 
     ahead_s: seconds of work that may be under way, but always AT_LEAST steps; None: the whole ring.
     ties: the stream for ties; None: one of its own. A process has 32 streams, then some come again.

@@ -21,10 +21,9 @@ class GraphedStep:
 
     Input, forward, backward and update are one launch; only the row of the samples is copied in
     before it. The first steps are taken eagerly, and capturing trains nothing: losses are those of
-    the eager step. What a model draws in a step (dropout) goes on likewise, for a replay takes its
-    numbers from the device's generator and moves it on. The learning rate lies on the device, where
-    an epoch may change it. Raises ValueError unless the job's kind can be captured, has resident
-    input and is on CUDA; NotCapturable in its third step.
+    the eager step. The learning rate lies on the device, where an epoch may change it. Raises
+    ValueError unless the job's kind can be captured, has resident input and is on CUDA;
+    NotCapturable in its third step.
     """
 
     first_steps = FIRST_STEPS  # which are no replays: to be taken before any that count

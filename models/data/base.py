@@ -21,10 +21,8 @@ class DataError(Exception):
 class Dataset:
     """One prepared dataset: a folder with a manifest.json, opened by `open_dataset`.
 
-    Attributes are the keys of the manifest: classes, train_size and validation_size (samples on
-    disk), nominal_train_size and nominal_validation_size (samples of the published dataset), source
-    ("real" or "synthetic"), seed, and others. `folder` is the prepared folder, `data` the folder of
-    the dataset's own files (the same for generated data, the user's folder for real data).
+    Attributes are the keys of the manifest. `folder` is the prepared folder, `data` that of the
+    dataset's own files (the same for generated data, the user's folder for real data).
 
     A kind has `generate(folder, train, validation, seed)`, which writes files of the real format;
     `count()`: classes, train_size and validation_size, or DataError where files are damaged; and

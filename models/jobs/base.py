@@ -15,9 +15,8 @@ def compiled(function: Callable) -> Callable:
     """The function by torch.compile, at its first call: in the first step, before any barrier.
 
     Inductor's default mode, but kernels that need nothing of each other become one: small jobs have
-    hundreds of them, such as a cast for each weight. Autotuning of matrix products takes minutes,
-    and the launches that inductor's own graphs would save are in ours. Kernels are compiled in this
-    process: a pool of workers would outlive it for a moment, and their memory count as the job's.
+    hundreds of them, such as a cast for each weight. They are compiled in this process: a pool of
+    workers would outlive it for a moment, and their memory count as the job's.
     """
     from torch._inductor import config
 

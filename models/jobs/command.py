@@ -2,8 +2,7 @@
 
 Its steps are those of its optimizer (models/counter), or it calls models/hook.py after each, or
 lines of its output that match a pattern tell of them. The training process starts it, holds it at
-the barrier, writes down when its steps ended, and ends it, with all that it started. Of its device
-a script says what was found in the process that counts, or nothing.
+the barrier, writes down when its steps ended, and ends it, with all that it started.
 """
 
 import ctypes

@@ -102,8 +102,6 @@ class DlrmJob(Job):
 
     Batches are (dense [b, 13] float32, sparse [b, tables] int64 raw ids, label [b] float32); an
     id is taken modulo the rows of its table. model_args: dim, bottom, top, max_rows, tables.
-    Sparse gradients take no weight decay, and a momentum's buffer would be a second copy of the
-    tables: the schema allows neither.
 
     A step that is captured adds the gradient of what was looked up to the rows itself, each as
     often as it was: what SGD does with a sparse gradient, whose shape a graph could not hold.

@@ -2,8 +2,7 @@
 
 Requests arrive at random and wait for nobody (an open loop): a Poisson process, drawn from the seed
 `arrivals`. What answers them is an engine: Loop, or continuous.py's. Weights are random, so every
-answer is as long as was drawn for it. A request that is finished counts as a step; requests.npz has
-the times of each that arrived, finished or not.
+answer is as long as was drawn for it. A request that is finished counts as a step.
 """
 
 import time

@@ -62,8 +62,7 @@ def defer_signals() -> Iterator[None]:
     """What was changed is put back inside: signals to end are only noted, and the first that came
     is delivered afterwards.
 
-    What is done inside has to be bounded in time. No signal mask does this: it holds for one
-    thread, and what a numerical library's thread receives, Python handles in the main thread.
+    What is done inside has to be bounded in time. A mask would not do: it holds for one thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # handlers never run here

@@ -1,7 +1,6 @@
 """NVIDIA GPUs as NVML sees them: which cards a study uses, their state, who computes on them.
 
-Everything here only reads. On a machine without NVIDIA's library `find` finds none; a driver that
-fails is told in NVML's own words, and never taken for a machine without a GPU.
+A driver that fails is told in NVML's own words, and never taken for a machine without a GPU.
 """
 
 import os
@@ -80,9 +79,8 @@ def find(wanted: str | int | None = "auto") -> list[Nvidia]:
     between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set. None: all
     of this machine, along the bus, whether or not they may be used.
 
-    'auto' gives none without NVIDIA's library or a GPU. A card that fails is left out. Raises
-    ConfigError at a name that means no GPU, or several; DriverError if the driver fails, or none
-    of its cards works.
+    A card that fails is left out. Raises ConfigError at a name that means no GPU, or several;
+    DriverError if the driver fails, or none of its cards works.
     """
     devices = _devices()
     if wanted is None:

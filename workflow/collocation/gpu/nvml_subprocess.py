@@ -1,8 +1,7 @@
 """NVML calls run in a child process, so that a hung driver cannot hang us.
 
-A call into the driver may never come back. Its thread can then not be killed, keeps its whole
-process from ending, and hears no signal. So the first question forks a child, and a late answer is
-given up: the child is left behind, and no more is asked.
+A call into the driver may never come back, and keeps its whole process from ending. So the first
+question forks a child, and where no answer comes, that is left behind, and no more is asked.
 """
 
 import atexit

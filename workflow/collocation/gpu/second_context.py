@@ -2,7 +2,6 @@
 
 So the GPU leaves the members' context once and comes back to it. Until it has, a context that has
 the GPU to itself replays CUDA graphs more slowly: on an H200 by up to 10 % (docs/results.md).
-NVIDIA documents nothing of it.
 """
 
 import ctypes

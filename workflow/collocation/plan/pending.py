@@ -94,10 +94,9 @@ def jobs(
 
     place: the device, or each replicate's. refusal: why a cell's method cannot run here, or None.
     most: how often a cell that failed is tried. stale: attempts to measure again although they are
-    results; if they failed they do not count. A replicate's baselines are measured on the device on
-    which the replicate goes on, and a cell that was measured on another one without its baselines
-    is measured here again, with them. on_gpu: whether the cells are a GPU's; then what was tried
-    without one is as if it had not been, and the other way round.
+    results. A replicate's baselines are measured on the device on which it goes on, and a cell that
+    was measured on another one without its baselines is measured here again, with them. on_gpu:
+    whether the cells are a GPU's; what was tried without one is then as if it had not been.
     """
     if isinstance(place, str):
         place = dict.fromkeys((cell.replicate for cell in cells), place)

@@ -1,8 +1,7 @@
 """What members find in their environment: where things are on this machine, and little else.
 
-Much of what a shell may hold changes a measurement and leaves no trace of it: NVIDIA_TF32_OVERRIDE,
-CUDA_LAUNCH_BLOCKING, PYTORCH_CUDA_ALLOC_CONF, OMP_PROC_BIND, LD_PRELOAD … So nothing is passed that
-is not named here; `account` tells what was dropped that would have counted.
+Much of what a shell may hold changes a measurement without a trace (NVIDIA_TF32_OVERRIDE …). So
+nothing is passed that is not named here; `account` tells what was dropped that would have counted.
 """
 
 import os

@@ -41,11 +41,10 @@ class Server:
     Leaving the context ends all members. To enter does not wait for the import, the first `start`
     does; it took `import_s`.
 
-    log: takes what a server of our own prints. trainer: the module that members run. name: of a
-    server that serves other cells too; where there is none, or it does not answer, we start our
-    own: `origin` says which ("zygote" or "own"). patience: seconds for the import. lock: a
-    descriptor that members keep open. Use it from the main thread: the kernel ties the server's
-    life to the thread that started it.
+    log: takes what a server of our own prints. name: of a server that serves other cells too; where
+    it does not answer, we start our own: `origin` says which ("zygote" or "own"). patience: seconds
+    for the import. lock: a descriptor that members keep open. Use it from the main thread: the
+    kernel ties the server's life to the thread that started it.
     """
 
     def __init__(

@@ -1,8 +1,5 @@
 """mig: each member has a hardware partition of the card; what it reports of it is the evidence.
 
-The members are told the UUID of a MIG device, and say on which they found themselves, and of how
-many SMs.
-
 mig_layout plans, pure; mig_card divides a card for a cell and puts it back, also after a kill;
 mig_nvml asks NVIDIA's library.
 

@@ -4,8 +4,7 @@ For cards without GPM (A100, A30). Written from DCGM's sources and from output t
 never run on hardware by this project: tests/fakes/dcgmi has the format and where it is from.
 
 Traffic of an instance is N/A (NVIDIA/DCGM issue 88), so beside instances only ratios are asked for.
-Users saw DCGM confine a larger instance to what the smallest one could do (issues 138 and 248), and
-give shares above 1, so its values need a second look.
+Users saw wrong values of larger instances (issues 138, 248), and shares above 1.
 """
 
 import os

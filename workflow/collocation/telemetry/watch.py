@@ -27,13 +27,12 @@ class Watch:
     """One sampler, from construction to end(); leaving the context ends it too.
 
     folder: where its lines go until they are read. log: file that takes what it prints. config:
-    "source" ("auto", "gpm", "dcgm", "nvml", or "off": nothing is started) and "hz"; "gpu", the
-    card's UUID, None without; "entities", "gpu" and, under MIG, "gi:<id>" of the instances;
-    "cores", where it may run, None for anywhere. To be made on a thread that outlives it, the main
-    one: the kernel kills the sampler when that thread ends.
+    "source" and "hz" as a study's config has them; "gpu", the card's UUID, None without;
+    "entities", "gpu" and, under MIG, "gi:<id>"; "cores", where it may run, None for anywhere. To be
+    made on the main thread: the kernel kills the sampler when that ends.
 
-    process: the sampler. problem: what was wrong with it, or how it ended. linger_s: how long
-    members should go on when a window has closed, for its last readings.
+    problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
+    window has closed, for its last readings.
     """
 
     def __init__(self, folder: Path, log: Path, config: dict):
