@@ -41,7 +41,7 @@ class EventClock:
     """For steps that are only launched: a ring of reused CUDA events, read as they complete.
 
     `end_ns` never decreases, and holds only finished steps. A step ended at the host's time of a
-    tie plus what CUDA counts (float32 milliseconds) from the tie's event to the step's, or when that
+    tie plus what CUDA counts (float32 milliseconds) from the tie's event to the step's, or when it
     was read, if this was earlier. A new tie comes every TIE_NS, so that neither rounding nor the
     device's clock adds up; it is made on a stream of its own and waits for no step.
 
