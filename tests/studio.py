@@ -329,7 +329,6 @@ class Studio:
                 "attempt": int(attempt),
                 "output": self.path(cell),
                 "spec": planned["spec"],
-                "code": planned.get("code"),
                 "gpu": self.gpu,
                 "data": list(self.results.glob("ready/*.json")),
                 **{key: told[key] for key in TAKEN if key in told},
