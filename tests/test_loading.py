@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from queue import Queue
 from types import ModuleType
@@ -201,13 +202,63 @@ def test_a_job_that_rests_too_long_or_gets_nothing_says_so(served, rests):
             time.sleep(0.4 * rests)
 
 
-def test_slots_that_would_be_written_over_are_refused():
-    """One batch in a message is what TensorSocket 0.0.5 writes over while jobs read it."""
+# -- the package ---------------------------------------------------------------------------------
+
+
+class Numbers:
+    """A loader whose samples are numbers in their order."""
+
+    def __init__(self, batch: int):
+        self.batch = batch
+
+    def __iter__(self):
+        import torch
+
+        at = 0
+        while True:
+            yield [torch.arange(at, at + self.batch), torch.zeros(self.batch)]
+            at += self.batch
+
+
+def took(ports: list[int], batch: int, batches: int, answer) -> None:
+    """The numbers that a job gets which is slower than the loader."""
+    from tensorsocket import TensorConsumer
+
+    from models.shared import Slots
+
+    ends = {"unpack_fn": Slots(), "batch_size": batch}
+    consumer, found = TensorConsumer(*ports[:2], tuple(ports[2:]), **ends), []
+    for _ in range(batches):
+        time.sleep(0.01)
+        found += next(consumer)[0].tolist()
+    answer.put(found)
+    time.sleep(600)  # until it is killed
+
+
+@needs_package
+@pytest.mark.parametrize(("message", "whole"), [(1, False), (2, True)])
+def test_slots_are_written_over_with_one_batch_in_a_message_and_not_with_two(message, whole):
     pytest.importorskip("torch")
     from models.shared import LEAST, hand_out
 
+    fork, batch, batches = get_context("fork"), 8, 60
+    answer, [spec] = fork.Queue(), [{"member": 0, "input": {"mode": "shared", "workers": 0}}]
+    ports = Loader([spec | {"cores": []}]).spec["feed"]["ports"]
+    size = batch * message // LEAST  # of the loader's, of which a message has LEAST
+    started = [
+        fork.Process(target=hand_out, args=(Numbers(size), ports, 1), daemon=True),
+        fork.Process(target=took, args=(ports, batch, batches, answer), daemon=True),
+    ]
+    try:
+        for process in started:
+            process.start()
+        found = answer.get(timeout=60)
+    finally:
+        for process in started:
+            process.kill()
+    assert (found == [*range(batch * batches)]) == whole
     with pytest.raises(ValueError, match="over slots"):
-        hand_out([], [1, 2, 3, 4], 1, message=LEAST - 1)
+        hand_out([], ports, 1, message=LEAST - 1)
 
 
 # -- cells on the CPU ----------------------------------------------------------------------------
