@@ -39,7 +39,7 @@ def main(spec, channel):
         channel.emit("autotuned", seconds=0.25)
         assert channel.wait() == "warm" and len((FOLDER / "beside").read_text()) == 3
 
-    kept = {name: getattr(channel, name) for name in ("wait", "poll")}
+    kept = {name: getattr(channel, name) for name in ("wait", "poll", "_events")}
     return torchfree.main(spec, SimpleNamespace(emit=emit, **kept))
 """
 

@@ -1,20 +1,19 @@
-"""GPM's SM activity under a load whose effect is known, on a real card.
+"""GPM's readings under loads whose effect is known, on a real card.
 
-The load is a process of its own (tests/gpu_spin.py), and this one makes no CUDA context.
+Every load is a process of its own (tests/gpu_loads.py), and this one makes no CUDA context.
 """
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
-from workflow.collocation import ROOT, gpu
+from tests.gpu_loading import Load, load, running, span_of, spinning
+from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.sharing.evidence import PIPE_FOLDER
 from workflow.collocation.telemetry.metrics import Unavailable
+from workflow.collocation.telemetry.nvml import Card
 from workflow.collocation.telemetry.sampler import Source, open_source
 
 CARD = next(iter(gpu.find()), None)
@@ -25,7 +24,6 @@ pytestmark = [
     ),
 ]
 
-LEAD_S = 0.4  # of the load before it is looked at: counters are refreshed every 100 ms
 # Blocks of one each: the numbers of SMs that spin.
 SPINNING = [max(CARD.sm_count // part, 1) for part in (8, 2, 1)] if CARD and CARD.sm_count else []
 
@@ -40,11 +38,12 @@ def source() -> Iterator[Source]:
     found.close()
 
 
-def span_of(source: Source, seconds: float) -> dict[str, float | None]:
-    """What the card does meanwhile, from one pair: metric → value in the vocabulary's unit."""
-    begin = source.open()
-    time.sleep(seconds)
-    return source.span(begin, source.open())["gpu"]["v"]
+@pytest.fixture(scope="module")
+def matmul(tmp_path_factory) -> Iterator[Load]:
+    if gpu.torch_build() != "cuda":
+        pytest.skip("torch is no CUDA build")
+    with load(CARD, "matmul", pipe=tmp_path_factory.mktemp("no-mps")) as process:
+        yield process
 
 
 def test_idle_is_next_to_nothing(source):
@@ -55,16 +54,43 @@ def test_idle_is_next_to_nothing(source):
 
 
 @pytest.mark.parametrize("blocks", SPINNING or [None])
-def test_smact_is_the_share_of_sms_that_spin(source, blocks, tmp_path):
+def test_smact_is_the_share_of_sms_that_spin(source, blocks):
     if blocks is None:
         pytest.skip("how many SMs the card has is not known")
-    no_mps = {"CUDA_VISIBLE_DEVICES": CARD.uuid, PIPE_FOLDER: str(tmp_path)}
-    command = [sys.executable, "-m", "tests.gpu_spin", str(blocks), "3"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | no_mps, stdout=subprocess.PIPE, text=True
-    ) as load:
-        assert load.stdout.readline() == "spins\n"
-        time.sleep(LEAD_S)
-        found = span_of(source, 0.8)
-        assert load.poll() is None, "it ended too early"
+    found = spinning(source, CARD, blocks)
     assert found["smact"] == pytest.approx(blocks / CARD.sm_count, abs=0.02)
+
+
+def test_a_device_copy_keeps_memory_busy(source, tmp_path):
+    with load(CARD, "copy", pipe=tmp_path) as process, running(1.5, process):
+        found = span_of(source, 1.5)
+    assert found["drama"] >= 0.70
+
+
+def test_a_matrix_product_keeps_tensor_pipes_busy(source, matmul):
+    with running(1.5, matmul):
+        found = span_of(source, 1.5)
+    assert found["tenso"] >= 0.60
+
+
+def test_the_energy_counter_and_integrated_power_agree(matmul):
+    card = Card(CARD.uuid)
+    if card.energy() is None:
+        pytest.skip("the card has no energy counter")
+
+    def edge() -> tuple[float, float]:
+        """When the counter next moved (s), and to what (J)."""
+        before = card.energy()
+        while (joules := card.energy()) == before:
+            time.sleep(0.001)
+        return time.monotonic(), joules
+
+    with running(3.6, matmul):
+        (began, first), readings = edge(), []
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            readings.append((time.monotonic(), card.read()["power"]))
+            time.sleep(0.1)
+        ended, last = edge()
+    integrated = np.trapezoid(*np.array(readings).T[::-1]) / (readings[-1][0] - readings[0][0])
+    assert integrated == pytest.approx((last - first) / (ended - began), rel=0.03)

@@ -6,7 +6,7 @@ spec["model_args"] may hold:
   holds: whether it can be held between steps (1);
   and, each naming a phase ("before" the first event, build, warm, window, stop), one misbehaviour:
   die: {"phase": ..., "signal": n or "exit": code}, hang, oom, error,
-  spawn (a grandchild that would outlive the member).
+  garbage (rubbish on the event pipe), spawn (a grandchild that would outlive the member).
 Anything else in model_args is an error.
 
 The environment may say, without changing the cell that is measured:
@@ -31,7 +31,7 @@ if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half
     from tests.fakes import driver, machine
 
 NUMBERS = {"step_s": 0.01, "memory_mb": 0, "holds": 1}
-MISBEHAVIOURS = ("hang", "oom", "error", "spawn")
+MISBEHAVIOURS = ("hang", "oom", "error", "garbage", "spawn")
 PROGRESS_NS = 100_000_000
 
 
@@ -112,7 +112,7 @@ class Context:
 class Script:
     """What model_args asks for; `at(phase)` does it."""
 
-    def __init__(self, arguments: dict):
+    def __init__(self, arguments: dict, events_fd: int):
         unknown = set(arguments) - {*NUMBERS, *MISBEHAVIOURS, "die"}
         if unknown:
             raise ValueError(f"unknown model_args: {', '.join(sorted(unknown))}")
@@ -125,10 +125,15 @@ class Script:
         if os.environ.get("COLLOCATION_BEHAVE"):
             self.plan = {}
         self.phase = "build"
+        self.events_fd = events_fd
 
     def at(self, phase: str) -> None:
         self.phase = phase
         todo = [key for key, when in self.plan.items() if when == phase]
+        if "garbage" in todo:
+            rubbish = b'\xff{not json\n[1]\n{"event": "exited", "code": 0}\n{"event":'
+            os.write(self.events_fd, rubbish)
+            os.write(self.events_fd, b' "noise"}\n')
         if "spawn" in todo:
             worker = os.fork()  # as torch's loaders do it
             while worker == 0:
@@ -151,7 +156,7 @@ class Script:
 
 
 def main(spec: dict, channel) -> int:
-    script = Script(spec.get("model_args", {}))
+    script = Script(spec.get("model_args", {}), channel._events)
     try:
         train(spec, channel, script)
     except OutOfMemory as error:
