@@ -197,8 +197,8 @@ class Member:
         now = time.monotonic_ns()
         if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
             return
-        self.reported_ns = now
-        self.channel.emit("progress", steps=len(self.clock.end_ns))
+        self.reported_ns, steps = now, len(self.clock.end_ns)
+        self.channel.emit("progress", steps=steps, samples=steps * self.spec["batch_size"])
 
     # -- warm-up, window, end --------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.studio import PLAIN, study
 from tests.test_run import run_of
+from workflow.collocation.run.progress import Display
 from workflow.collocation.spec.grid import expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -55,6 +56,8 @@ def test_members_tune_in_turn_and_warm_up_together(tmp_path, monkeypatch, autotu
     }
     workloads = dict.fromkeys(("it", "greedy"), VisionWorkload(**PLAIN))
     planned = {it.id: it for it in expand(Study.model_validate(study(mixes=[mix])), workloads)}
+    shown = []
+    monkeypatch.setattr(Display, "show", lambda _, what: shown.append(what()))
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "the_trainer.py").write_text(TUNER.replace("WAIT_S", str(wait)))
@@ -64,4 +67,5 @@ def test_members_tune_in_turn_and_warm_up_together(tmp_path, monkeypatch, autotu
     greedy, *others = sorted(record["members"], key=lambda member: member["workload"])
     assert (record["status"], greedy["phase"]) == ("out_of_memory", "warm")
     assert [(m["status"], m["build_s"]["autotune"]) for m in others] == [("completed", 0.25)] * 2
+    assert any(line.startswith("tuning ") for line in shown)
     assert record["spec"]["measure"]["autotune"] == autotune and record["timing"]["autotune_s"] > 0

@@ -91,11 +91,11 @@ def test_what_stands_in_the_record():
         {"event": "autotuned", "t": 2, "seconds": 0.25},
         WARM,
         STARTED,
-        {"event": "progress", "steps": 9, "loss": None, "t": 2_000_000_003},
+        {"event": "progress", "steps": 9, "samples": 288, "loss": None, "t": 2_000_000_003},
         {**STOPPED, "data_wait_share": 0.25},
     ):
         tracked.see(event)
-    assert tracked.alive and tracked.steps == 9
+    assert tracked.alive and (tracked.steps, tracked.rate) == (9, 144)
     assert tracked.report() == Report(4711, "GPU-a", 14, 2**30, "affinity")
     tracked.stopping = True
     tracked.see(exited(0))

@@ -12,14 +12,15 @@ import time
 
 import pytest
 
+from tests.fakes import machine
 from tests.studio import PATIENCE, REPOSITORY, alone, study, workload
 
 CHATTER = ("Job stats", "Select jobs", "Execute ", "Finished jobid", "steps (", "Building DAG")
 CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time", "rule collocate")
 
 
-def at_terminal(studio, *arguments: str, stop_at: str = "", after_s=0, times: int = 1, **config):
-    """Run snakemake as `make study` does; type Ctrl-C so often, so long after `stop_at` was there,
+def at_terminal(studio, *arguments: str, stop_at: str = "", times: int = 1, **config):
+    """Run snakemake as `make study` does; type Ctrl-C so often, at once when `stop_at` was there,
     and each 0.3 s after the other.
 
     Not later: a Python that is only starting would meet it, and prints a traceback of its own.
@@ -48,7 +49,7 @@ def at_terminal(studio, *arguments: str, stop_at: str = "", after_s=0, times: in
             except OSError:  # nobody holds the other end any more
                 break
         if due is None and stop_at and re.search(stop_at.encode(), seen):
-            due = time.monotonic() + after_s
+            due = time.monotonic()
         if due is not None and times and time.monotonic() >= due:
             typed = len(seen) if typed is None else typed
             os.write(ours, b"\x03")
@@ -58,8 +59,9 @@ def at_terminal(studio, *arguments: str, stop_at: str = "", after_s=0, times: in
 
 
 def screen(text: str) -> list[str]:
-    """The lines of it, without colours."""
-    plain = (re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in text.split("\n"))
+    """What is left to be read of it: lines that live are gone."""
+    lines = (re.split(r"\r\x1b\[K", line.rstrip("\r"))[-1] for line in text.split("\n"))
+    plain = (re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in lines)
     return [line for line in plain if line]
 
 
@@ -73,13 +75,12 @@ def longer(module_studio):
 
 
 @pytest.mark.parametrize(
-    ("stop_at", "after_s", "times"),
-    [("study 'drill'", 0, 1), ("begins, about", 2, 1), ("begins, about", 2, 2)],
+    ("stop_at", "times"),
+    [("study 'drill'", 1), ("measuring", 1), ("measuring", 2)],
     ids=["planning", "measuring", "measuring_twice"],
 )
-def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, after_s, times):
-    typed = {"after_s": after_s, "times": times}
-    code, before, after = at_terminal(longer, stop_at=stop_at, **typed)
+def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, times):
+    code, before, after = at_terminal(longer, stop_at=stop_at, times=times)
     said = screen(after.replace("^C", ""))
     assert code in (1, 130, -2) and len(said) <= 2, before + after  # make adds one
     assert "Traceback" not in after and not any(word in after for word in CHATTER)
@@ -107,10 +108,15 @@ def test_a_log_file_has_plain_lines_and_on_request_all_that_snakemake_says(longe
         assert ("Job stats" in said and "Finished jobid" in said) == there, said
 
 
-def test_a_terminal_shows_a_line_as_a_cell_begins_and_one_for_its_result(longer):
-    code, seen, _ = at_terminal(longer, "--until", "collocate")
+def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(studio):
+    lasting = study(ladders=alone("plain"), measure={"kind": "window", "window_s": 3})
+    studio.write({"plain": workload()}, drill=lasting).with_card()
+    machine.does(studio.card, gract=0.93)
+    code, seen, _ = at_terminal(studio, "--until", "collocate")
+    assert code == 0, seen
+    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
+    found = "measuring 1 of 1 members, [1-9][0-9,]* samples/s; about [0-9]+ s left"
+    assert any(re.search(found, line) for line in living), seen
     said = screen(seen)
-    assert code == 0 and len(said) < 12, seen
-    for words in ("begins, about", "completed in"):
-        assert sum(words in line for line in said) == 1, seen
+    assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
     assert not any(word in seen for word in CHATTER)

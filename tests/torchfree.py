@@ -267,7 +267,7 @@ def train(spec: dict, channel, script: Script) -> None:
                 context.hurt(lie.kind)
             if ends[-1] - told >= PROGRESS_NS:
                 told = ends[-1]
-                channel.emit("progress", steps=len(ends))
+                channel.emit("progress", steps=len(ends), samples=len(ends) * batch)
             if len(ends) == spec.get("work"):
                 channel.emit("done", t=ends[-1])
                 command = channel.wait()

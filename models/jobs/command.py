@@ -174,8 +174,8 @@ class Command:
                 self.hold()
             made = steps.done - self.go_step
             if not done and time.monotonic() - told >= PROGRESS_S:
-                told = time.monotonic()
-                self.channel.emit("progress", steps=made)
+                told, samples = time.monotonic(), made * self.spec["batch_size"]
+                self.channel.emit("progress", steps=made, samples=samples)
             if not done and made == work:
                 done = True
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])

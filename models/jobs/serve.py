@@ -186,8 +186,8 @@ class Serve:
             idle_ns = 0 if self.engine.busy else max(arrival - time.monotonic_ns(), 0)
             command = self.channel.poll(idle_ns / 1e9)
             if now - told > PROGRESS_NS:
-                told = now
-                self.channel.emit("progress", steps=len(self.served))
+                told, done = now, len(self.served)
+                self.channel.emit("progress", steps=done, samples=done)
 
     def stop(self) -> None:
         """Write steps.npz and requests.npz, say what was done."""

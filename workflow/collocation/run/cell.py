@@ -73,9 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         if folder.exists():  # without run.json it is nothing: left by an interrupted attempt
             shutil.rmtree(folder)
         (folder / "log").mkdir(parents=True)
-        display = Display(name, folder / "log" / "conductor.log", task.place, task.left_s)
+        place = task.place, task.left_s, task.estimate_s
+        display = Display(name, folder / "log" / "conductor.log", *place)
         try:
-            display.say(f"begins, about {task.estimate_s:.0f} s", loud=display.watched)
+            display.show(lambda: "starting")
             write(task.output, Run(task, display, began).record())
             written = True  # whatever comes now: Snakemake removes the record of a job that fails
         finally:

@@ -40,6 +40,8 @@ RELEASE_S = 8.0  # for the method to drop all who are late
 KILL_S = 3.0  # for a member to end by what it was sent
 KILLS = 2  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
+NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
+NOW["stop"] = "stopping"
 
 
 class CellOver(Exception):
@@ -66,7 +68,9 @@ class Conductor:
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
+    phase: str = "build"
     deadline: float = 0.0  # of what is waited for, on the monotonic clock
+    turn: str = ""  # what a person reads of the slice under way
     not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
     no_second_context: str | None = None  # why the visit that the measure asks for failed
@@ -107,7 +111,7 @@ class Conductor:
         return status, reason, phase
 
     def _timed(self, name: str, step) -> None:
-        began = time.monotonic()
+        self.phase, began = name, time.monotonic()
         self.deadline = began + self.timeouts["warm" if name == "autotune" else name]
         self.watch.phase(name)
         try:
@@ -185,6 +189,7 @@ class Conductor:
             self._pump([], left / 1e9)
 
     def _take_in(self, seconds: float = POLL_S) -> None:
+        self.display.show(self._now)
         for event in self.loader.others(self.server.wait(min(seconds, POLL_S))):
             member = self.members[event["member"]]
             member.see(event)
@@ -325,8 +330,9 @@ class Conductor:
         self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
         shuffle = random.Random(self.specs[0]["seed"]).sample
         spans = {condition: [] for condition in conditions}
-        for _ in range(self.measure.slices):
+        for number in range(self.measure.slices):
             for condition in shuffle(list(conditions), len(conditions)):
+                self.turn = f"{condition}, round {number + 1} of {self.measure.slices}"
                 its = [self.members[m] for m in conditions[condition]]
                 spans[condition].append(self._slice(its))
         for condition, those in spans.items():
@@ -355,6 +361,14 @@ class Conductor:
         self.deadline = time.monotonic() + self.timeouts["window"]
         while late := [member for member in self.alive if "held" not in member.events]:
             self._pump(late)
+
+    def _now(self) -> str:
+        """For who watches: the phase, members, what they do."""
+        said = f"{NOW[self.phase]} {len(self.alive)} of {len(self.specs)} members"
+        if self.phase != "window":
+            return said
+        rate = sum(member.rate for member in self.alive)
+        return f"{said}, {self.turn or f'{rate:,.0f} samples/s'}"
 
     # -- the end --------------------------------------------------------------------------------
 

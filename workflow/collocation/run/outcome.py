@@ -50,6 +50,14 @@ class Tracked:
     def steps(self) -> int:
         return self.events.get("progress", {}).get("steps", 0)
 
+    @property
+    def rate(self) -> float:
+        """Samples/s since go, as far as it has told."""
+        progress, started = self.events.get("progress"), self.events.get("started")
+        if not progress or progress["t"] <= started["t"]:
+            return 0.0
+        return progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
+
     def see(self, event: dict) -> None:
         """Take in an event of the member's, or its end ('exited')."""
         kind = event["event"]

@@ -1,26 +1,33 @@
-"""What a person sees of a running cell: a line as it begins, at a terminal, and one at its end."""
+"""What a person sees of a running cell: at a terminal one line that lives, else plain lines."""
 
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation.record.run_json import Record
 
+REFRESH_S = 1.0
 LONGEST = 200  # characters of what is said on stderr; the log has it all
+CLEAR = "\r\x1b[K"
 
 
 class Display:
     """Lines of one cell, in its log and on stderr.
 
-    place: its place in the run ('3/20'). left_s: what follows it takes.
+    place: its place in the run ('3/20'). estimate_s: how long it will take. left_s: what follows.
     """
 
-    def __init__(self, cell: str, log: Path, place: str = "", left_s: float = 0.0):
+    def __init__(
+        self, cell: str, log: Path, place: str = "", left_s: float = 0.0, estimate_s: float = 0.0
+    ):
         self.name = f"[{place}] {cell}" if place else cell
-        self.left_s, self.started = left_s, time.monotonic()
+        self.left_s, self.estimate_s = left_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
-        self.watched = sys.stderr is not None and sys.stderr.isatty()
+        self.started = self._due = time.monotonic()
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def say(self, text: str, loud: bool = True) -> None:
         """A line in the log; on stderr too if `loud`."""
@@ -28,12 +35,28 @@ class Display:
         if loud:
             left = f" (~{self.left_s / 60:.0f} min left)" if self.left_s >= 60 else ""
             short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-            with suppress(OSError, AttributeError):  # stderr was closed: what is measured goes on
-                sys.stderr.write(f"{self.name}: {short}{left}\n")
-                sys.stderr.flush()
+            self._write(f"{self.name}: {short}{left}\n")
+
+    def show(self, what: Callable[[], str]) -> None:
+        """Have the line that lives say `what()`: asked once a second, at a terminal only."""
+        now = time.monotonic()
+        if not self._terminal or now < self._due:
+            return
+        self._due = now + REFRESH_S
+        left = max(self.started + self.estimate_s - now, 0) + self.left_s
+        told = f"; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
+        said = f": {what()}{told}"
+        room = shutil.get_terminal_size().columns - 1 - len(said)
+        self._write(f"{self.name[: max(room, 0)]}{said}")
 
     def close(self) -> None:
+        self._write("")
         self.log.close()
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, AttributeError):  # stderr was closed: what is measured goes on
+            sys.stderr.write(CLEAR + text if self._terminal else text)
+            sys.stderr.flush()
 
 
 def summary(record: Record) -> str:

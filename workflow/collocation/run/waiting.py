@@ -109,6 +109,7 @@ class Patience:
         holder's words tell, may never end, nor one that somebody stopped.
         """
         self.check()
+        self.display.show(lambda: f"waiting for {self._held(holder)}")
         pid, now = holder.get("pid"), time.monotonic()
         if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
             self.hopeless_from = None
@@ -126,6 +127,7 @@ class Patience:
                 return require_free(self.device)
             except GpuBusy as still:
                 self.check()
+                self.display.show(lambda: "waiting for the GPU, which others use")
                 if time.monotonic() > until:
                     self.give_up(str(still))
             time.sleep(LOOK_S)
