@@ -213,6 +213,13 @@ def test_what_comes_waits_for_nobody(studio, both, methods, more):
     assert run.code and run.output.count(f"'{both[0]}'") == 1, run.output
 
 
+def test_an_engine_that_is_a_package_is_not_captured(studio):
+    mix = {"members": {"second": 1, LEARN: 1}, "methods": ["naive"], "implementations": ["compile"]}
+    studio.write(TINY | SECOND, drill=study(mixes=[mix]))
+    run = studio.plan()
+    assert run.code and run.output.count("'second'") == 1, run.output
+
+
 def test_jobs_whose_package_is_missing_are_refused_before_anything_runs(monkeypatch):
     catalogue = load_workloads(REPOSITORY / "config" / "workloads.yaml")
     asked = load_study(REPOSITORY / "config" / "studies", "serve", catalogue)
