@@ -61,8 +61,9 @@ def test_replicates_run_condition_by_condition_each_on_one_card(several):
     assert sorted(uuid for _, uuid in cores) == sorted(cards(several)) and len(cores) == 2
     one, other = cores.values()
     assert not one & other or os.cpu_count() < 2
-    for words in ("begins, about", "completed in"):
-        assert sum(words in line for line in screen(seen)) == 4, seen
+    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
+    assert any(re.fullmatch(r"\[\d/4\] .+; about \d+ s left", line) for line in living), seen
+    assert sum("completed in" in line for line in screen(seen)) == 4, seen
 
 
 def test_a_replicate_stays_on_its_card_and_one_that_somebody_uses_keeps_no_other_waiting(several):
