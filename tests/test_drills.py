@@ -146,9 +146,8 @@ AFTER_S, ANSWER_S = 30, 10  # for a record after the time-out, and for an answer
 
 def standing(studio: Studio, running: Running, cell: str, kind: str, phase: str):
     """The process that is to stand still, once the phase is reached."""
-    servers = running.descendants("models.fork_server")  # and members
     if phase == "import":
-        return servers[0] if servers else None
+        return next(iter(running.descendants("models.fork_server")), None)
     log = (studio.folder / studio.path(cell)).with_name("log") / "member0.log"
     hangs = log.exists() and "hangs in window" in log.read_text()
     if not ("built:" in studio.log(cell) if phase == "barrier" else hangs):
@@ -156,7 +155,7 @@ def standing(studio: Studio, running: Running, cell: str, kind: str, phase: str)
     if kind == "daemon":
         named = [p for p in running.descendants() if p.name().startswith("nvidia-cuda-mps")]
         return named[0]
-    return servers[kind == "member"]
+    return running.descendants("models.fork_server")[kind == "member"]  # server, then members
 
 
 def standstill(made: Studio, kind: str, phase: str, how: str) -> None:
