@@ -16,7 +16,7 @@ from workflow.collocation.spec.names import (
 )
 
 _MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM", "LM", "ASR")
-_DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits")
+_DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits", "sources", "speech")
 _METHODS = {
     "serial": "one after the other",
     "naive": "separate",
