@@ -41,15 +41,28 @@ _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 _LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
 
 
-class Study:
+class Numbers:
+    """The estimates of a study's folder."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.name = folder, folder.resolve().name
+        self.estimates = estimates.read(folder / "estimates.parquet")
+
+    def number(self, of: str) -> estimates.Row:
+        """The number of an id. Raises ValueError where there is none."""
+        if of not in self.estimates.index:
+            raise ValueError(f"no number of {self.name} has the id {of!r}")
+        return estimates.at(self.estimates, of)
+
+
+class Study(Numbers):
     """What pages are made of: a study's estimates, its claims as judged, its advice."""
 
     def __init__(self, folder: Path, rules: Path):
-        self.folder, self.name = folder, folder.resolve().name
-        self.estimates = estimates.read(folder / "estimates.parquet")
+        super().__init__(folder)
         self.scope = scope(self.estimates)[0]
         self.on_cpu = on_cpu(self.estimates)
-        self.rules_file, self.rules = rules, read_rules(rules)
+        self.rules = read_rules(rules)
         self.judged = claims.judged(self.rules, self.estimates)
         self.post_hoc = claims.post_hoc(self.rules, self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
@@ -64,12 +77,6 @@ class Study:
         if (folder / INDEX).exists():
             with (folder / INDEX).open(encoding="utf-8", newline="") as file:
                 self.figures = {row["figure"]: row for row in csv.DictReader(file)}
-
-    def number(self, of: str) -> estimates.Row:
-        """The number of an id. Raises ValueError where there is none."""
-        if of not in self.estimates.index:
-            raise ValueError(f"no number of {self.name} has the id {of!r}")
-        return estimates.at(self.estimates, of)
 
     def page(self, template: str, docs: bool = False) -> str:
         """A template as Markdown; docs: the short form, for docs/."""
@@ -102,7 +109,7 @@ class Study:
 
         context = {
             "study": self,
-            "beside": lambda name: Study(self.folder.with_name(name), self.rules_file),
+            "beside": lambda name: Numbers(self.folder.with_name(name)),
             "estimates": self.estimates,
             "contents": contents,
             "belief": belief,

@@ -24,6 +24,11 @@ def compiled(function: Callable) -> Callable:
     return torch.compile(function, dynamic=False, options={"combo_kernels": True})
 
 
+def compiler(spec: dict) -> Callable[[Callable], Callable]:
+    """`compiled` for a job that asks for it; else what leaves a function as it is."""
+    return compiled if spec["compile"] else lambda function: function
+
+
 class Job(ABC):
     """One model in training, on batches from an input of its own kind.
 
@@ -41,7 +46,7 @@ class Job(ABC):
         self.device_type, self.bf16 = device.type, spec["precision"] == "bf16"
         torch.manual_seed(spec["seed"])  # whatever was drawn before
         self.build(spec, device)
-        self.compiled = compiled if spec["compile"] else lambda function: function
+        self.compiled = compiler(spec)
         self.trained = self.compiled(self.loss)
 
     def autocast(self) -> torch.autocast:

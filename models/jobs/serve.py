@@ -16,7 +16,7 @@ import torch
 from models.clock import save_requests, save_steps
 from models.decoder import Cache, Decoder
 from models.device import device_facts
-from models.jobs.base import compiled
+from models.jobs.base import compiler
 from models.jobs.continuous import Continuous
 from models.process import memory_peaks, set_up, synchronise, told_of
 from models.protocol import Channel
@@ -50,7 +50,7 @@ class Loop:
         self.prompt = torch.zeros(1, spec["prompt_tokens"], dtype=torch.int64, device=device)
         self.slot = torch.zeros(1, dtype=torch.int64, device=device)
         self.slots, self.device, self.bytes = spec["slots"], device, self.cache.bytes
-        self.compiled = compiled if spec["compile"] else lambda function: function
+        self.compiled = compiler(spec)
         self.running: dict[int, Request] = {}  # by slot
         self.waiting: deque[Request] = deque()
 
