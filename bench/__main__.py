@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -66,11 +67,29 @@ def watched_s(blocks: int) -> float:
     return len(watching.ORDER) * watching.SEGMENT_S * (blocks + 1)
 
 
-def watched(cell: Cell, ready: Path, device) -> dict[str, dict]:
+def profiled(cell: Cell, device, blocks: int) -> dict:
+    """What torch.profiler costs the cell's job, which is a CUDA graph."""
+    from bench.profiler import measure
+
+    dataset = {"dataset": cell.spec.members[0].job.dataset, "path": ""}  # images are random
+    with (
+        tempfile.TemporaryDirectory() as name,
+        entered(cell, dataset, device, Path(name)) as (_, [spec]),
+    ):
+        return watching.told(*measure(spec, device.uuid, watching.ORDER, blocks))
+
+
+def watched(cell: Cell, ready: Path, device, blocks: int) -> dict[str, dict]:
     """Watcher → what it costs this cell."""
+    ways = {
+        name: partial(watching.cost, cell, ready, device, command)
+        for name, command in watching.watchers(device).items()
+    }
+    if device and cell.spec.implementation.cuda_graph:
+        ways["torch.profiler"] = partial(profiled, cell, device, blocks)
     found = {}
-    for name, command in watching.watchers(device).items():
-        told = watching.cost(cell, ready, device, command)
+    for name, way in ways.items():
+        told = way()
         if told is None:
             print(f"  {name}: ended by itself", flush=True)
             continue
@@ -126,7 +145,7 @@ def main(argv: list[str] | None = None) -> int:
         ready = prepare(cell, args.data)
         print(f"{cell.id} on {device.name if device else 'CPU'}", flush=True)
         if args.other:
-            found[cell.id] = watched(cell, ready, device)
+            found[cell.id] = watched(cell, ready, device, args.blocks)
         else:
             compare(cell, ready, device, args.pairs)
     if args.output:

@@ -57,10 +57,13 @@ def cost(cell: Cell, ready: Path, device, command: list[str] | None) -> dict | N
 
     None where the watcher ended by itself.
     """
-    told = {"telemetry": {"source": "off"}} if command else {}
+    source = {"telemetry": {"source": "off"}} if command else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        conductor, log = started(cell, ready, device, folder, **told), folder / "log/conductor.log"
+        conductor, log = (
+            started(cell, ready, device, folder, **source),
+            folder / "log/conductor.log",
+        )
         while conductor.poll() is None and not (
             log.exists() and "started:" in log.read_text("utf-8")
         ):
@@ -70,6 +73,11 @@ def cost(cell: Cell, ready: Path, device, command: list[str] | None) -> dict | N
         if segments is None:
             return None
         rates, powers = block_ratios(segments, record, pq.read_table(folder / "steps.parquet"))
+    return told(rates, powers)
+
+
+def told(rates: list[float], powers: list[float]) -> dict:
+    """What the blocks' ratios tell."""
     return {"throughput": change(rates), "power": change(powers), "blocks": len(rates)}
 
 

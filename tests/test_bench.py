@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -11,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
-from bench import cells, watching  # noqa: E402
+from bench import cells, profiler, watching  # noqa: E402
 from bench.graph_speeds import table  # noqa: E402
 
 
@@ -61,6 +62,18 @@ def test_a_watcher_is_started_for_half_of_the_segments_and_one_that_ends_counts_
     assert len(set(started)) == len(started) > 1
     assert not any(psutil.pid_exists(pid) for pid in started)
     assert watching.cost(cell, ready, None, ["true"]) is None
+
+
+def test_the_profiler_sees_half_of_the_segments(monkeypatch):
+    """A job that is three times as fast when nobody looks, and of equal power."""
+    now = [0.0]
+
+    def steps(n):
+        now[0] += n * (0.03 if torch.autograd._profiler_enabled() else 0.01)
+
+    monkeypatch.setattr(profiler, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    rates, powers = profiler.ratios(steps, lambda: 300 * now[0], watching.ORDER, 2)
+    assert rates == pytest.approx([1 / 3] * 2) and powers == pytest.approx([1] * 2)
 
 
 def test_graph_speeds_need_a_gpu_and_tell_the_ratio_at_each_event():
