@@ -18,6 +18,8 @@ from bench import watching
 from bench.bare_loop import measure
 from bench.cells import cell_of, entered, prepare, record_of, started
 from workflow.collocation.gpu import find_devices
+from workflow.collocation.record import source_digest
+from workflow.collocation.record.provenance import collect
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config
@@ -145,7 +147,9 @@ def main(argv: list[str] | None = None) -> int:
         ready = prepare(cell, args.data)
         print(f"{cell.id} on {device.name if device else 'CPU'}", flush=True)
         if args.other:
-            found[cell.id] = watched(cell, ready, device, args.blocks)
+            about = {"gpu": device.name if device else "CPU"}
+            about |= collect(device.driver if device else None, source_digest.code())
+            found[cell.id] = about | {"watchers": watched(cell, ready, device, args.blocks)}
         else:
             compare(cell, ready, device, args.pairs)
     if args.output:

@@ -37,7 +37,9 @@ def test_the_sampler_beside_members_that_train(data, monkeypatch, capsys, tmp_pa
     told = ["--case", "naive1", "--blocks", "2", "--output", str(tmp_path / "found.json")]
     assert bench.main(["watching", *told, "--data", str(data)]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    [found] = json.loads((tmp_path / "found.json").read_text()).values()
+    [about] = json.loads((tmp_path / "found.json").read_text()).values()
+    found = about["watchers"]
+    assert about["gpu"] == "CPU" and about["versions"]["torch"]
     value, low, high = found["ours"]["throughput"]
     assert (
         low < value < high
