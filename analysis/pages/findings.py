@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import estimates as table
 from analysis.figures import select
+from analysis.fit import UNSEEN
 
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
@@ -17,9 +18,12 @@ def apart(estimates: pd.DataFrame, scenario: str = "*") -> float:
 
 def crowded(estimates: pd.DataFrame) -> pd.Series:
     """STP times SMACT of one job alone on the same host, of the sets of seven or eight jobs alike
-    under MPS that are in each other's way.
+    under MPS that are in each other's way; of the jobs that the predictor was not fitted to, too.
     """
     gains = select.copies(estimates, "stp", method="mps", host="*")
     gains = select.with_alone(gains, estimates, "smact", host="*")
+    unseen = pd.read_csv(UNSEEN).query("method == 'mps'")
+    unseen = unseen.rename(columns={"n": "jobs", "stp": "value"})
+    gains = pd.concat([frame[["jobs", "value", "smact"]] for frame in (gains, unseen)])
     gains = gains[gains["jobs"].isin(CROWD) & (gains["value"] < ROOMY * gains["jobs"])]
     return gains["value"] * gains["smact"]
