@@ -1,7 +1,5 @@
 """What is made of a study's records: python -m analysis COMMAND --help"""
 
-from __future__ import annotations
-
 import argparse
 import re
 import signal

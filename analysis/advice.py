@@ -3,12 +3,11 @@
 Chooses among measured options and computes no number. No flag or outcome leaves an option out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from operator import le
+from typing import Self
 
 import pandas as pd
 
@@ -68,7 +67,7 @@ class Option:
         """True if its interval, or its hosts, hold no gain as well as one that would count."""
         return self.n > 1 and self.stp.low <= 1 and self.stp.high > 1 / NEAR
 
-    def dominated_by(self, other: Option) -> bool:
+    def dominated_by(self, other: Self) -> bool:
         """True if the other is nowhere worse and somewhere better."""
         return other.costs != self.costs and all(map(le, other.costs, self.costs))
 

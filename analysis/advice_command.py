@@ -1,7 +1,5 @@
 """The command `make advise`: for each job what to run, and what was measured, as text."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Collection
 

@@ -1,7 +1,5 @@
 """What advice, claims and pages choose alike: what to call a set, and how far a study carries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A verdict compares estimates with bounds, host by host, as the header of that fi
 no number. `verdicts` gives the rows of estimates.parquet, `judged` all that pages show.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ Reads estimates.parquet of both folders and computes no number. Writes compare.c
 each number, and compare.md, with a table for each quantity.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import pandas as pd

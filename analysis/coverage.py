@@ -1,7 +1,5 @@
 """Do the intervals hold what they promise? A study's own cells and hosts, each left out once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Numbers made of other estimates: over the fastest way alone, variation, memory of the parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import stdev

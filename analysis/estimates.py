@@ -5,8 +5,6 @@ is not there is NaN. `of` picks rows, `get` one of them; rows are named tuples (
 gives the same fields), because a Series has own meanings for `name` and `flags`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import namedtuple
 from collections.abc import Iterable

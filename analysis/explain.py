@@ -3,8 +3,6 @@
 python -m analysis explain stp:7x_resnet26_cifar10_b32/paper_step/mps --folder results/ladder
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from argparse import Namespace

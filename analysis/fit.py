@@ -5,8 +5,6 @@ more jobs by the predictor's methods that has an STP, and GRACT and SMACT of eac
 (same implementation and input, separate process); nothing else is left out.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path

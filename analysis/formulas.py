@@ -4,8 +4,6 @@ analysis/quantities.csv names them, with units and meaning; analysis/replicates.
 whose columns the formulas read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pandas as pd

@@ -8,8 +8,6 @@ together, for both are of the same window alone: a line through cells would find
 -1. So a point is the mean over all cells of one implementation on one host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -7,8 +7,6 @@ those of the cells, not of the numbers. All hosts of a study have the same GPU m
 `runs.prepared` leaves others out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain

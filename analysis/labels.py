@@ -1,7 +1,5 @@
 """What things are called and how numbers are spelt, everywhere: figures, pages, explorer."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ under MPS, where kernels run side by side. config/predictor.yaml holds the const
 off they were on jobs left out of the fit; `python -m analysis fit` writes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path

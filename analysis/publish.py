@@ -6,8 +6,6 @@ Reads runs.parquet and plan.json of the folder, and the paper's values; decides 
 estimates.parquet, and estimates.csv without the replicates.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 docs/methods.md prints that list; `analysis.formulas.FORMULAS` says how each is computed of a run.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import NamedTuple

@@ -5,8 +5,6 @@ same set under another method, ...) is merged into that row, always of its own r
 an interleaved cell of that cell. FORMULAS then gives each quantity as columns of all rows at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

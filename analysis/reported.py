@@ -8,8 +8,6 @@ names the workloads of ours that a row may stand beside: several, separated by b
 batch size was not stated, joined by + in a mix.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What config/claims.yaml may say, and how hosts, cells and tests make a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 from math import inf

@@ -1,7 +1,5 @@
 """runs.parquet as a DataFrame of members: who ran what, in which window, on which host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple

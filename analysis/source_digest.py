@@ -1,7 +1,5 @@
 """What this package is, as a digest: what other code made of a study is made anew."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

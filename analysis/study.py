@@ -1,7 +1,5 @@
 """What became of each planned set, and counts of the whole study."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

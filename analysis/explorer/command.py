@@ -6,8 +6,6 @@ Reads estimates.parquet of the folder and computes no number. Altair describes t
 draws it; its scripts are in the page.
 """
 
-from __future__ import annotations
-
 import html
 import json
 from argparse import Namespace

@@ -4,8 +4,6 @@ Reads runs.parquet, estimates.parquet and the cells' gpu.parquet of the folder, 
 number. A cell that the tracker has is left as it is, so exporting again adds what is new.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Cells as TensorBoard's event files, each in a folder of its own, by the cell's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

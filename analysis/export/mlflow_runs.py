@@ -4,8 +4,6 @@ mlflow: a run for each cell, with those of its jobs inside. radt: a run for each
 cell inside the first, with the names that radT gives to runs, parameters and metrics.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -11,8 +11,6 @@ It takes the table that `analysis.estimates.read` gives, and returns None where 
 for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
@@ -29,8 +27,8 @@ class Drawing(NamedTuple):
     """A figure of one study. title: its finding. data: the rows of estimates that it shows."""
 
     title: str
-    data: pd.DataFrame
-    figure: Figure
+    data: "pd.DataFrame"
+    figure: "Figure"
 
 
 Function = Callable[["pd.DataFrame"], Drawing | None]

@@ -1,7 +1,5 @@
 """Figures against the number of jobs: throughput and memory."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The command: draws what a study has data for, and says in `figures/index.csv` what that is."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The figure of mixes: what each job pays, and what the set gains."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis import estimates as table

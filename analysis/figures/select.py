@@ -1,7 +1,5 @@
 """Which numbers figures show: sets of copies of one job, and what stands beside them."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis import estimates as table

@@ -1,7 +1,5 @@
 """Figures of what sharing gains, what it costs, and where the gain comes from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

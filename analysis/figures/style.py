@@ -1,7 +1,5 @@
 """How figures look: sizes, colours, bars of spread, names, legends."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager

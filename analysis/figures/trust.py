@@ -1,7 +1,5 @@
 """Figures of how far to trust numbers: how well they repeat, and what others reported."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D

@@ -1,7 +1,5 @@
 """From the job alone to predicted sets, which of them to measure, and what to advise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

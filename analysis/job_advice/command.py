@@ -1,7 +1,5 @@
 """The command `make advise RUN=...`: asks, measures, answers in a few lines, or as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """What is asked: a script, a job of the catalogue or a model of timm; within which bounds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

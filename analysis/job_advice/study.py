@@ -1,7 +1,5 @@
 """The study beneath a question: its files, its runs by Snakemake, and the records they leave."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

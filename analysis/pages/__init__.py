@@ -1,7 +1,5 @@
 """What people read of a study: pages in Markdown and HTML, and tables as CSV, of its estimates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PAGES = ("results", "claims", "advice", "belief")

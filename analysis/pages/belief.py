@@ -1,7 +1,5 @@
 """The tables of the page that says why a study's numbers can be believed."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis import estimates as table

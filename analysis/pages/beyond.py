@@ -1,7 +1,5 @@
 """The tables of what goes beyond the paper: one loader for all jobs, jobs that answer requests."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis import estimates as table

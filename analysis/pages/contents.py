@@ -1,7 +1,5 @@
 """The tables of a study's pages: which numbers stand in them, in what order."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 

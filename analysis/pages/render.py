@@ -4,8 +4,6 @@ python -m analysis pages --folder results/ladder            the study's own file
 python -m analysis pages --folder results/ladder --readme   README.md and two pages of docs/
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """How a number of estimates.parquet is written in text: each takes its row, or None."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The one builder of tables: a DataFrame of texts and numbers as CSV and as Markdown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The command `make recipe`: a script that starts several copies of a command on one GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

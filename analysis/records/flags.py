@@ -4,8 +4,6 @@ The runner's own stand in run.json; uneven and unverified follow from its record
 (analysis.records.merge), the others from several cells (analysis.runs, analysis.publish).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 UNEVEN, UNVERIFIED, UNSTEADY = "uneven", "unverified", "unsteady"

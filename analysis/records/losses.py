@@ -8,8 +8,6 @@ member learns as the alone runs do. Later ones say little: training magnifies ro
 process rounds in its own way.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -3,8 +3,6 @@
 python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections import Counter, defaultdict
 from statistics import median

@@ -3,8 +3,6 @@
 One that is no record becomes a line of what was left out, never a crash.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Type, unit and description of each are kept in the field metadata.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Sequence

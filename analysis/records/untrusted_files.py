@@ -3,8 +3,6 @@
 A FIFO would hang whoever opens it, and a link may lead anywhere.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
