@@ -47,9 +47,7 @@ def seal(study: Path) -> int:
         if size > MOST_MB:
             why_not.append(f"{size:.1f} MB of raw files, more than the {MOST_MB} MB for git")
         if not why_not:
-            with verify.pool() as pool:
-                lines = verify.rebuilt(study, found, pool)
-                why_not = [line.text() for line in lines if line.wrong]
+            why_not = [line.text() for line in verify.rebuilt(study, found) if line.wrong]
     except Exception as error:  # whatever the folder holds, it is named
         why_not = [f"{study.name} is no finished study: {one_line(error)}"]
     if why_not:
@@ -66,9 +64,8 @@ def artifact(study: Path, output: Path) -> int:
     study = study.resolve()
     if not (study / MANIFEST).exists():
         sys.exit(f"{study} is not sealed: make seal STUDY={study.name}")
-    with verify.pool() as pool:
-        if verify.tell(study, verify.begun(study, pool)):
-            sys.exit(f"{study.name} does not verify; no archive was made")
+    if verify.tell(study, verify.verified(study)):
+        sys.exit(f"{study.name} does not verify; no archive was made")
     files = {name: (ROOT / name).read_bytes() for name in _code()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):
         files[f"results/{study.name}/{name}"] = (study / name).read_bytes()

@@ -7,7 +7,7 @@ no file repeats (a PID, a core) is held by raw.sha256 alone.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise, product
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.records.untrusted_files import one_line, read_text
+from analysis.records.untrusted_files import one_line
 from release.manifest import NOT_RUN, PLAN, RUN, RUNS, Attempt, attempts, listed, not_run
 from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
@@ -47,15 +47,10 @@ class Checked:
     wrong: list[str] = field(default_factory=list)
 
 
-def examined(
-    study: Path, found: Mapping[str, str], each: Callable[..., Iterable] = map
-) -> Iterable[Checked]:
-    """Every attempt among files with these SHA-256, held against itself; by a pool's `map`."""
-    own = [
-        (attempt, {file: found[f"{attempt.folder}/{file}"] for file in files})
-        for attempt, files in attempts(found).items()
-    ]
-    return each(examine, [study] * len(own), *zip(*own, strict=True)) if own else []
+def examined(study: Path, found: Mapping[str, str]) -> Iterator[Checked]:
+    """Every attempt among files with these SHA-256, held against itself."""
+    for attempt, files in attempts(found).items():
+        yield examine(study, attempt, {file: found[f"{attempt.folder}/{file}"] for file in files})
 
 
 def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checked:
@@ -246,7 +241,9 @@ def across(study: Path, checked: Iterable[Checked], names: Iterable[str]) -> lis
         there = {f"{attempt.folder}/{RUN}" for attempt in attempts(names)}
         for name in sorted({*listed(study)} ^ there):
             found.append(f"{name} is {'not in' if name in there else 'only in'} {RUNS}")
-        for cell in sorted({*not_run(study, names)} ^ {*read_text(study / NOT_RUN).split()}):
+        for cell in sorted(
+            {*not_run(study, names)} ^ {*(study / NOT_RUN).read_text("utf-8").split()}
+        ):
             found.append(f"cell {cell}: whether it has a record, {PLAN} and {NOT_RUN} disagree")
         return found
     except Exception as error:  # whatever the lists hold, it is named

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.records.untrusted_files import read_json, read_text
+from analysis.records.untrusted_files import read_json
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
@@ -102,7 +102,7 @@ def text(found: Mapping[str, str]) -> str:
 
 def read(path: Path) -> dict[str, str]:
     """Name → SHA-256 of a list. Raises OSError, or ValueError for what is none."""
-    lines = [line.partition("  ") for line in read_text(path).splitlines()]
+    lines = [line.partition("  ") for line in path.read_text("utf-8").splitlines()]
     if not all(len(digest) == 64 and name for digest, _, name in lines):
         raise ValueError(f"{path.name}: a line is not a SHA-256 and a name")
     return {name: digest for digest, _, name in lines}
@@ -127,7 +127,7 @@ def listed(folder: Path) -> list[str]:
 
     Raises OSError, or ValueError for a line that names no record.
     """
-    lines = [line for line in read_text(folder / RUNS).splitlines() if line.strip()]
+    lines = [line for line in (folder / RUNS).read_text("utf-8").splitlines() if line.strip()]
     names = ["cells/" + line.rpartition("/cells/")[2] for line in lines]
     for name in names:
         of = _ATTEMPT.fullmatch(name)

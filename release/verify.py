@@ -8,22 +8,18 @@ the data that they draw, but no image.
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from functools import partial
-from importlib import import_module
 from io import StringIO
 from itertools import islice, zip_longest
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 from analysis.__main__ import main as analysis
-from analysis.records.untrusted_files import one_line, printable, read_table, read_text
+from analysis.records.untrusted_files import one_line, printable, read_table
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
 
@@ -51,54 +47,35 @@ class Line(NamedTuple):
         return f"DIFFERS {printable(self.artefact)}: {said}"
 
 
-def pool() -> Executor:
-    """The processes that do the work. They are forked: what is imported now is imported once."""
-    for name in ("records.merge", "publish", "figures.command", "pages.render"):
-        import_module(f"analysis.{name}")
-    return ProcessPoolExecutor(PROCESSES, get_context("fork"))
-
-
-def begun(study: Path, pool: Executor) -> Iterator[Line]:
-    """All that can be said of a study's folder, worked out from now on. Never raises for what the
-    folder holds.
-    """
+def verified(study: Path) -> list[Line]:
+    """All that can be said of a study's folder. Never raises for what it holds."""
     study, lists = study.resolve(), f"{MANIFEST} and {RAW}"
     try:
         derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)
         found, root = manifest.digests(study), manifest.root(study)
-        known = {**derived_list, **raw_list}
-        wrong = [] if known.pop(RAW, None) == root else [f"{RAW} is not what {MANIFEST} lists"]
     except (OSError, ValueError) as error:
-        return iter([Line(lists, [one_line(error)])])
+        return [Line(lists, [one_line(error)])]
+    known = {**derived_list, **raw_list}
+    wrong = [] if known.pop(RAW, None) == root else [f"{RAW} is not what {MANIFEST} lists"]
     for name in sorted({*known, *found}):
         if name not in found:
             wrong.append(f"{name} is missing")
         elif not by_value(name) and known.get(name) != found[name]:
             wrong.append(f"{name} is not {'what was sealed' if name in known else 'listed'}")
-    said = Line(lists, wrong, f"{len(found)} files, root {root}")
-    others = rebuilt(study, found, pool)
-    return (line for lines in ([said], others) for line in lines)
+    return [Line(lists, wrong, f"{len(found)} files, root {root}"), *rebuilt(study, found)]
 
 
-def rebuilt(study: Path, found: Mapping[str, str], pool: Executor) -> Iterator[Line]:
+def rebuilt(study: Path, found: Mapping[str, str]) -> list[Line]:
     """The raw files against each other, and all that is derived from them."""
-    made = pool.submit(derived, study, sorted(found))
-    checked = checks.examined(study, found, partial(pool.map, chunksize=8))
-
-    def lines() -> Iterator[Line]:
-        yield from raw(study, found, checked)
-        yield from made.result()
-
-    return lines()
+    return [*raw(study, found), *derived(study, sorted(found))]
 
 
-def raw(study: Path, found: Mapping[str, str], checked: Iterator[checks.Checked]) -> Iterator[Line]:
+def raw(study: Path, found: Mapping[str, str]) -> list[Line]:
     """A line for each attempt that is wrong, one for the rest."""
-    checked = list(checked)
-    wrong = [one for one in checked if one.wrong]
-    yield from (Line(f"raw files of cell {one.attempt}", one.wrong) for one in wrong)
-    counted = f"{len(checked)} attempts: rates and telemetry follow from readings"
-    yield Line("raw files", checks.across(study, checked, found), "" if wrong else counted)
+    checked = list(checks.examined(study, found))
+    wrong = [Line(f"raw files of cell {one.attempt}", one.wrong) for one in checked if one.wrong]
+    counted = f"{len(checked)} attempts: rates and telemetry follow from readings" * (not wrong)
+    return [*wrong, Line("raw files", checks.across(study, checked, found), counted)]
 
 
 def derived(study: Path, names: Sequence[str]) -> list[Line]:
@@ -127,12 +104,9 @@ def derived(study: Path, names: Sequence[str]) -> list[Line]:
 def lay(study: Path, there: Path) -> None:
     """Link a study's raw files into a folder `results/STUDY`: texts tell some of their paths."""
     there.mkdir(parents=True)
-    for name in ("cells", "datasets"):
+    for name in ("cells", "datasets", PLAN, "mig_layouts.json", NOT_RUN, RAW):
         if (study / name).exists():
             (there / name).symlink_to((study / name).resolve())
-    for name in (PLAN, "mig_layouts.json", NOT_RUN, RAW):  # links are not read
-        if (study / name).exists():
-            shutil.copyfile(study / name, there / name)
     lines = (f"results/{there.name}/{record}" for record in manifest.listed(study))
     manifest.write_lines(there / RUNS, lines)
 
@@ -168,7 +142,7 @@ def _differences(shipped: Path, made: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     if path.suffix != ".parquet":
-        return read_text(path)
+        return path.read_text("utf-8")
     table = read_table(path)
     return "\n".join([str([*map(str, table.schema)]), *map(repr, table.to_pylist())])
 
@@ -196,9 +170,8 @@ def _same(one: str, other: str) -> bool:
     )
 
 
-def tell(study: Path, lines: Iterator[Line], every: bool = False) -> int:
+def tell(study: Path, lines: Sequence[Line], every: bool = False) -> int:
     """Print a line for each artefact that is wrong, with `every` for all; how many are wrong."""
-    lines = list(lines)
     wrong = [line for line in lines if line.wrong]
     for line in lines if every else wrong:
         print(line.text())
@@ -214,11 +187,9 @@ def verify(studies: Sequence[Path], all: bool) -> int:  # noqa: A002, as the opt
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
-    with pool() as processes:
-        # The largest first: its derivation is the longest thing to be done one after the other.
-        largest = sorted(studies, key=lambda study: -len(list(study.glob("cells/*"))))
-        lines = {study: begun(study, processes) for study in largest}
-        wrong = sum(tell(study, lines[study], all) for study in studies)
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        told = zip(studies, pool.map(verified, studies), strict=True)
+        wrong = sum(tell(study, lines, all) for study, lines in told)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
     return 1 if wrong else 0

@@ -1,49 +1,25 @@
-"""Reading files that somebody else may have made: plain ones only, of a size that is no attack.
-
-A FIFO would hang whoever opens it, and a link may lead anywhere.
-"""
+"""Reading files that somebody else may have made, and telling their words on one line."""
 
 import json
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-MOST = 2_000_000_000  # bytes of a file
-
-
-def read_bytes(path: Path) -> bytes:
-    """A plain file's content. Raises OSError, or ValueError for anything else or too large."""
-    if path.is_symlink():
-        raise ValueError(f"{path.name} is a link: it is not opened")
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with os.fdopen(fd, "rb") as content:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST:
-            raise ValueError(f"{path.name} is no plain file of at most {MOST} bytes")
-        return content.read()
-
-
-def read_text(path: Path) -> str:
-    return read_bytes(path).decode("utf-8")
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 
 def read_json(path: Path) -> object:
     """Raises OSError, or ValueError with the file's name."""
     try:
-        return json.loads(read_bytes(path))
+        return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None):
-    """A pyarrow.Table. Raises OSError, or ValueError with the file's name."""
-    import pyarrow as pa  # noqa: PLC0415, the Snakefile reads names only
-    import pyarrow.parquet  # noqa: PLC0415
-
-    content = pa.BufferReader(read_bytes(path))
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Raises ValueError with the file's name."""
     try:
-        return pa.parquet.ParquetFile(content).read(columns, use_threads=False)
+        return pq.ParquetFile(path).read(columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path.name} is no table that can be read: {one_line(error)}") from error
 
