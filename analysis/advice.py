@@ -102,8 +102,8 @@ class Advice:
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
     together. best: the most work within the bounds. advised: the fewest jobs within a tenth of it.
     shared: what is advised, or where that is one job, the best set within the bounds. rewrite:
-    that, and how much, the job should be written better, as a sentence. missing: outcomes of
-    planned sets without numbers. unbound: a bound on memory was given, and no memory is known.
+    that, and how much, the job should be written better, as a sentence. unbound: a bound on memory
+    was given, and no memory is known.
     """
 
     job: str
@@ -114,7 +114,6 @@ class Advice:
     advised: Option | None
     shared: Option | None
     rewrite: str
-    missing: tuple[Row, ...]
     unbound: bool
 
     @property
@@ -235,14 +234,10 @@ def _advice(
     advised = min(near, key=lambda option: (option.n, option.costs), default=None)
     sets = [option for option in allowed if option.n > 1]
     shared = advised if advised in sets else min(sets, key=lambda o: o.costs, default=None)
-    measured = {(option.stp.scenario, option.method) for option in mine}
-    planned = [e for e in numbers.values() if e.quantity == "outcome" and e.source == "measured"]
-    planned = [e for e in planned if e.implementation == implementation and _job(e) == job]
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     return Advice(
         *(job, implementation, tuple(mine), tuple(pareto), best, advised, shared),
         rewrite=_rewrite(numbers, job, implementation),
-        missing=tuple(e for e in planned if (e.scenario, e.method) not in measured),
         unbound=unbound,
     )
 

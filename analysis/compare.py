@@ -12,9 +12,9 @@ import pandas as pd
 
 from analysis import estimates, labels
 from analysis.estimates import NONE
+from analysis.pages import tables
 from analysis.pages.spelling import plain
 from analysis.quantities import QUANTITIES
-from workflow.collocation.spec.names import no_formula
 
 COMPARED = ("rate", "stp", "s", "gaps", "slowdown_worst", "gract", "memory", "energy_per_sample")
 APART, UNKNOWN, OVERLAP = "apart", "no spread", "overlap"
@@ -72,18 +72,21 @@ def markdown(found: pd.DataFrame, names: tuple[str, str]) -> str:
         "in common; *overlap*: they have."
     ]
     for quantity in (*COMPARED, "claim"):
-        of = found[found["quantity"] == quantity]
-        of = of[(of["a"] != UNTESTED) | (of["b"] != UNTESTED)]
+        of = found[(found["quantity"] == quantity) & (found[["a", "b"]] != UNTESTED).any(axis=1)]
         if len(of):
-            lines += ["", f"## {QUANTITIES[quantity].title.capitalize()}", ""]
-            lines += [f"| | {names[0]} | {names[1]} | |", "|---|---|---|---|"]
-        for e in of.itertuples():
-            what = e.name
-            if e.scenario:
-                what = f"{labels.scenario(e.scenario)}, {labels.method(e.method)}"
-                what += f", {labels.implementation(e.implementation)}"
-            lines.append("| {} |".format(" | ".join(map(plain, (what, e.a, e.b, e.word)))))
+            titles = {"a": f"A: {names[0]}", "b": f"B: {names[1]}", "word": " "}
+            shown = of[[*titles]].rename(columns=titles)
+            shown.insert(0, "", [_named(e) for e in of.itertuples()])
+            title = QUANTITIES[quantity].title.capitalize()
+            lines += ["", f"## {title}", "", tables.markdown(shown)]
     return "\n".join(lines) + "\n"
+
+
+def _named(e: estimates.Row) -> str:
+    if not e.scenario:
+        return e.name
+    how = f"{labels.method(e.method)}, {labels.implementation(e.implementation)}"
+    return f"{labels.scenario(e.scenario)}, {how}"
 
 
 def run(given: Namespace) -> str:
@@ -94,6 +97,5 @@ def run(given: Namespace) -> str:
     page = given.output / "compare.md"
     page.write_text(markdown(found, names), encoding="utf-8")
     columns = ["id", *BESIDE, *(f"{name}_b" for name in BESIDE), "word"]
-    shown = found[columns].map(lambda cell: no_formula(cell) if isinstance(cell, str) else cell)
-    shown.to_csv(page.with_suffix(".csv"), index=False)
+    page.with_suffix(".csv").write_text(tables.csv(found[columns]), encoding="utf-8")
     return f"{summary(found)}\n{page}"

@@ -1,7 +1,7 @@
 """The tables of a study's pages: which numbers stand in them, in what order."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -284,9 +284,12 @@ def alone_only(found: Iterable[Advice]) -> str:
     return "; ".join(dict.fromkeys(names))
 
 
-def options(of: Advice) -> pd.DataFrame:
-    """The options that no other beats in throughput, slowdown and memory together."""
-    return pd.DataFrame([{"run": o.label, "": _chosen(of, o)} | _of_option(o) for o in of.pareto])
+def options(of: Advice, shown: Sequence[Option] = ()) -> pd.DataFrame:
+    """These options; by default those that no other beats in throughput, slowdown and memory
+    together.
+    """
+    shown = shown or of.pareto
+    return pd.DataFrame([{"run": o.label, "": _chosen(of, o)} | _of_option(o) for o in shown])
 
 
 def advice(found: Iterable[Advice]) -> pd.DataFrame:

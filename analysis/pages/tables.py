@@ -1,5 +1,6 @@
 """The one builder of tables: a DataFrame of texts and numbers as CSV and as Markdown."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -49,21 +50,35 @@ def csv(frame: pd.DataFrame) -> str:
     return pd.DataFrame(found).to_csv(index=False, lineterminator="\n")
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """As Markdown; columns without any entry are left out. Lines below say what marks mean."""
+def _spelt(frame: pd.DataFrame, text: Callable[[object], str]) -> tuple[pd.DataFrame, list[str]]:
+    """Its cells as they are written, but columns without any entry; and what their marks mean."""
     numbers = [cell for cell in frame.to_numpy().flat if isinstance(cell, Number)]
     turns = turned(number.of for number in numbers if known(number.of))
 
     def spelt(cell: object) -> str:
         if not isinstance(cell, Number):
-            return plain(cell)
+            return text(cell)
         marks = "".join(MARKS[flag] for flag in cell.marks)
         return cell.spell(cell.of) + marks + TURNS * (known(cell.of) and cell.of.id in turns)
 
     texts = frame.map(spelt)
     texts = texts.loc[:, [not texts[title].isin(["", NOTHING]).all() for title in texts]]
+    marks = dict.fromkeys(flag for number in numbers for flag in number.marks)
+    notes = [f"{MARKS[flag]} {flags.meaning(flag)}." for flag in marks]
+    return texts, notes + [TURNED] * bool(turns)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """As Markdown, with lines below that say what marks mean."""
+    texts, notes = _spelt(frame, plain)
     lines = [texts.columns, ["---"] * texts.shape[1], *texts.itertuples(index=False, name=None)]
     lines = [f"| {' | '.join(line)} |" for line in lines]
-    for flag in {flag: None for number in numbers for flag in number.marks}:
-        lines += ["", f"{MARKS[flag]} {flags.meaning(flag)}."]
-    return "\n".join(lines + ["", TURNED] * bool(turns))
+    return "\n".join(lines + [line for note in notes for line in ("", note)])
+
+
+def terminal(frame: pd.DataFrame) -> str:
+    """As lines in columns, the first one aligned to the left, with the same lines below."""
+    texts, notes = _spelt(frame, str)
+    first = texts.columns[0]
+    texts[first] = texts[first].str.ljust(texts[first].str.len().max())
+    return "\n".join([texts.to_string(index=False), *notes]).replace("\\", "")
