@@ -15,26 +15,11 @@ import yaml
 from scipy.optimize import least_squares
 
 from analysis import estimates, predict
-from analysis.predict import ACTIVITY, GAPS, NO_GAPS, NO_GAPS_FROM, Alone, Measured, form, measured
+from analysis.predict import ACTIVITY, GAPS, NO_GAPS, Alone, Measured, form, measured
 
 UNSEEN = predict.FILE.with_name("predictor_unseen.csv")
 SCALE = 0.05  # log STP; errors beyond it weigh less. About how well a job's rate alone repeats
 GROUPS = tuple((method, kind) for method in ACTIVITY for kind in (GAPS, NO_GAPS))
-ABOUT = {
-    "form": "STP = n / (1 + (k X)^p)^(1/p)",
-    "n": "members of the set",
-    "X": {m: f"sum over members of {name.upper()} alone" for m, name in ACTIVITY.items()},
-    "kinds": {
-        NO_GAPS: f"sets whose every member has GRACT alone >= {NO_GAPS_FROM}",
-        GAPS: "all other sets",
-    },
-    "fit": f"least squares on log STP, soft L1 with scale {SCALE}; k and p for each group (one p "
-    "for all predicted jobs left out worse)",
-    "errors": "|measured / predicted - 1| of sets, by a fit that has seen none of their jobs; "
-    "median and 90 % quantile",
-    "unseen": "the same of jobs that nothing was fitted to, predictor_unseen.csv; their 90 % "
-    "quantile is the band of a prediction, where there are some",
-}
 
 
 def fitted(sets: Sequence[Measured]) -> dict[tuple[str, str], tuple[float, float]]:
@@ -100,7 +85,7 @@ def content(studies: Mapping[str, Sequence[Measured]], unseen: Sequence[Measured
     """
     sets = [each for found in studies.values() for each in found]
     constants, errors = fitted(sets), left_out(sets)
-    made = ABOUT | {"sets": {name: len(found) for name, found in studies.items()}}
+    made = {"sets": {name: len(found) for name, found in studies.items()}}
     made |= {"constants": {method: {} for method in ACTIVITY}, "mixes": {}}
     for method, kind in GROUPS:
         k, p = constants[method, kind]
@@ -124,5 +109,6 @@ def run(given: Namespace) -> str:
     made = content(studies, never_fitted(UNSEEN))
     command = " ".join(["python -m analysis fit", *map(str, given.folders)])
     text = yaml.safe_dump(made, sort_keys=False, width=100, allow_unicode=True)
-    predict.FILE.write_text(f"# Written by: {command}\n{text}", encoding="utf-8")
+    about = f"# Written by: {command}\n# What the constants and errors are of: docs/methods.md\n"
+    predict.FILE.write_text(about + text, encoding="utf-8")
     return yaml.safe_dump(made["constants"], sort_keys=False, width=100).rstrip()

@@ -49,14 +49,6 @@ class Prediction(NamedTuple):
     kind: str
 
 
-class Constants(NamedTuple):
-    """Of one method and kind of job; `error`: 90 % quantile of |measured / predicted - 1|."""
-
-    k: float
-    p: float
-    error: float
-
-
 def form(n, x, k, p):
     """STP of n jobs that ask for x GPUs in all; numbers or arrays."""
     return n / (1 + (k * x) ** p) ** (1 / p)
@@ -73,37 +65,18 @@ def demand(method: str, alone: Sequence[Alone]) -> float:
 
 
 @lru_cache
-def read(path: Path = FILE) -> Mapping[tuple[str, str], Constants]:
-    """Constants by method and kind. Raises OSError, or ValueError with the file's name."""
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))["constants"]
-        return {
-            (method, kind): Constants(of["k"], of["p"], of.get("unseen", of)["error_90"])
-            for method in ACTIVITY
-            for kind in (GAPS, NO_GAPS)
-            for of in [found[method][kind]]
-        }
-    except KeyError as error:
-        raise ValueError(f"{path}: no {error}; 'python -m analysis fit' makes it anew") from None
-    except (yaml.YAMLError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+def constants() -> Mapping[str, Mapping[str, Mapping]]:
+    """Method → kind of set → k, p, and errors, as the file that ships has them."""
+    return yaml.safe_load(FILE.read_text(encoding="utf-8"))["constants"]
 
 
-def predict(method: str, alone: Sequence[Alone], path: Path = FILE) -> Prediction:
-    """STP of the jobs together by `naive` or `mps`; one entry for each member.
-
-    Raises ValueError for another method, no job, or shares outside 0 to 1; OSError or ValueError
-    where the constants cannot be read.
-    """
-    if method not in ACTIVITY:
-        raise ValueError(f"{method}: only {' and '.join(ACTIVITY)} can be predicted")
-    if not alone or not all(0 <= share <= 1 for job in alone for share in job):
-        raise ValueError("a prediction needs GRACT and SMACT of each job alone, from 0 to 1")
+def predict(method: str, alone: Sequence[Alone]) -> Prediction:
+    """STP of the jobs together by `naive` or `mps`; one entry for each member."""
     kind = kind_of(alone)
-    constants = read(path)[method, kind]
-    stp = form(len(alone), demand(method, alone), constants.k, constants.p)
-    ends = stp * (1 - constants.error), stp * (1 + constants.error)
-    return Prediction(stp, *ends, constants.error, kind)
+    of = constants()[method][kind]
+    stp = form(len(alone), demand(method, alone), of["k"], of["p"])
+    error = of.get("unseen", of)["error_90"]
+    return Prediction(stp, stp * (1 - error), stp * (1 + error), error, kind)
 
 
 class Measured(NamedTuple):

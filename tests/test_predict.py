@@ -178,40 +178,6 @@ def test_methods_tell_the_errors_of_the_file():
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "alone", "said"),
-    [
-        ("mig", [Alone(0.5, 0.2)], "mig"),
-        ("mps", [], "each job"),
-        ("mps", [Alone(0.5, float("nan"))], "each job"),
-        ("naive", [Alone(50, 0.2)], "from 0 to 1"),
-    ],
-)
-def test_what_cannot_be_predicted_is_one_line(method, alone, said):
-    with pytest.raises(ValueError, match=said) as error:
-        predict.predict(method, alone)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "predictor.yaml"),
-        ("constants: {mps: {gaps: {k: 1}}}", "predictor.yaml.*'naive'"),
-        ("constants: [", "predictor.yaml"),
-        ("constants: 3", "predictor.yaml"),
-        ("", "predictor.yaml"),
-    ],
-)
-def test_a_file_that_is_missing_or_lacks_a_key_is_one_line(tmp_path, text, said):
-    path = tmp_path / "predictor.yaml"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises((OSError, ValueError), match=said) as error:
-        predict.predict("mps", [Alone(0.5, 0.2)], path)
-    assert "\n" not in str(error.value)
-
-
 def test_studies_that_are_too_few_to_fit_are_one_line(tmp_path, capsys):
     rows = [number(name, "1x_a", "naive", value=0.5) for name in ("gract", "smact")]
     folder = written(tmp_path / "few", [*rows, number("stp", "2x_a", "mps", value=1.5)])

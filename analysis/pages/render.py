@@ -12,7 +12,6 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markdown_it import MarkdownIt
 
@@ -119,7 +118,7 @@ class Study(Numbers):
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
             "between": between,
             "by_host": by_host,
-            "predictor": yaml.safe_load(predict.FILE.read_text("utf-8"))["constants"],
+            "predictor": predict.constants(),
             "count": count,
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "docs": docs,
