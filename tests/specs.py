@@ -41,7 +41,7 @@ def mix(*slices: str, method: str = "mig") -> CellSpec:
 def card_table(name: str) -> Card:
     """A card's MIG profiles, from tests/cards."""
     table = json.loads((CARDS / f"{name}.json").read_text(encoding="utf-8"))
-    keys = ("id", "name", "slices", "sm_count", "memory_mib", "most")
+    keys = ("id", "name", "slices", "sm_count", "most")
     places = [tuple(map(tuple, p["placements"])) for p in table["profiles"]]
     its = [{key: p[key] for key in keys} for p in table["profiles"]]
     profiles = (Profile(**each, placements=at) for each, at in zip(its, places, strict=True))

@@ -75,7 +75,7 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path)
 # -- what an implementation asks for
 # --------------------------------------------------------------------------
 
-CARD = gpu.Nvidia("GPU-0", "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
+CARD = gpu.Device("GPU-0", "Card 0", 0, 80 * 2**30, "580.1", (9, 0), None, 132)
 THERE = {"find_spec": lambda name: name, "which": lambda name: name, "Python.h": lambda path: True}
 
 

@@ -108,7 +108,7 @@ def bench():
 @pytest.mark.parametrize("key", TABLES)
 def test_the_table_of_a_card_is_read_whether_mig_is_on_or_off(key, mode):
     with benches(key, mig=mode) as made:
-        read = {profile.name: profile for profile in mig_card.read(made.device).profiles}
+        read = {profile.name: profile for profile in mig_nvml.read(made.device).profiles}
         assert made.untouched()
     for profile in TABLES[key].profiles:
         known = {name: value for name, value in vars(profile).items() if value is not None}
@@ -126,24 +126,23 @@ copies = st.builds(alike, st.sampled_from(METHODS), st.integers(1, 8))
 def test_apply_then_take_away_changes_nothing(key, spec):
     with benches(key) as made:
         with suppress(Unsupported), made.enter(spec) as it:
-            parts, seats = it.layout.parts, it.devices
+            parts = it.layout.parts
             there = {e[:3]: sorted(e[3]) for e in machine.layout(made.folder)}
             full = {part.place: [part.profile.slices] for part in parts if part.whole}
             assert there == {part.place: sorted(part.compute) for part in parts} | full
-            uuids = sorted(seat.compute.uuid for seat in seats.values())
+            seats = [it.seat(member) for member in range(len(spec.members))]
+            uuids = sorted(compute.uuid for _, compute in seats)
             assert uuids == sorted(machine.mig_uuids(made.folder))
-            assert set(it.layout.seats) == seats.keys()
-            for (index, _), seat in seats.items():
-                profile, whole = parts[index].profile, parts[index].whole
-                assert not whole or seat.compute.sm_count == profile.sm_count
-                assert seat.compute.memory_mib == profile.memory_mib
+            for (index, _), (instance, compute) in zip(it.layout.seats, seats, strict=True):
+                assert instance.place == parts[index].place
+                assert not parts[index].whole or compute.sm_count == instance.profile.sm_count
         assert made.empty()
 
 
 def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench):
     bench.make((19, 2, 1, 0), (9, 4, 4, 2), (14, 0, 2, 1))
     with bench.enter(mix("1g", "2g", "3g")) as it:
-        assert [it.seat(member).instance.start for member in range(3)] == [2, 0, 4]
+        assert [it.seat(member)[0].start for member in range(3)] == [2, 0, 4]
     assert bench.untouched()
 
 
@@ -165,7 +164,7 @@ def test_what_others_made_is_never_taken_down(bench, there):
         ("DeviceCreateGpuInstanceWithPlacement", driver.FULL, Unsupported, "finds no place for 2x"),
         ("GpuInstanceCreateComputeInstance", driver.FULL, Unsupported, "finds no place for 2x 3g"),
         ("GpuInstanceGetComputeInstanceProfileInfo", 3, Unsupported, "offers no 3c in 3g.71gb"),
-        ("DeviceGetGpuInstancePossiblePlacements", 4, Unsupported, "no permission on .*takes root"),
+        ("DeviceGetGpuInstancePossiblePlacements", 4, Unsupported, "no permission .*takes root"),
         ("DeviceGetMigMode", driver.LOST, NotInForce, "GPU is lost"),
     ],
 )
@@ -187,7 +186,7 @@ def test_every_single_failure_in_the_middle_leaves_the_state_found(bench):
             with bench.enter(SHARED):
                 survived.append(at)
         except NotInForce as error:
-            said = "MIG: creating 2x 3c in 7g.141gb failed on NVIDIA H200"
+            said = "MIG: creating 2x 3c in 7g.141gb on NVIDIA H200 failed"
             assert str(error).startswith(said)
         assert bench.empty()
         if machine.changes(bench.folder) < at:
@@ -398,7 +397,7 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(bench, entere
     with pytest.raises(NotInForce, match=r"^mig: not among NVML's processes .*: member 1 "):
         it.witness(reports)
     place.write_text(content)
-    stranger = bench.occupy(os.getpid(), it.seat(0).compute.uuid)
+    stranger = bench.occupy(os.getpid(), it.seat(0)[1].uuid)
     with pytest.raises(GpuBusy, match=rf"others compute on it: PID {os.getpid()} "):
         it.witness(reports)
     stranger.unlink()

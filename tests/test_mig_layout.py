@@ -139,7 +139,6 @@ PLANS = [  # method, how many alike or the slices of a mix, layout or how it is 
     (H200, "mig", ["4g", "2g", "2g"], f"mig: 4g + 2x 2g {UNFIT}"),  # slices
     (H200, "mig", ["3g", "3g", "1g"], f"mig: 2x 3g + 1g {UNFIT}"),  # places
     (H200, "mig", ["5c.7g"], "mig: NVIDIA H200 has no 5c.7g; it has "),
-    (H200, "mig", ["half"], "mig: a slice is written as 2g, 1g2x or 3c.7g, not 'half'"),
     (H200, "mig_1g2x", 4, "4x 1g.35gb"),
     (H200, "mig_1g2x", 5, f"mig_1g2x: 5x 1g2x {UNFIT}"),
     (TABLES["rtx_pro_6000"], "mig_1g2x", 1, "mig_1g2x: NVIDIA RTX PRO 6000 "),
@@ -148,9 +147,9 @@ PLANS = [  # method, how many alike or the slices of a mix, layout or how it is 
     (H200, "mig_shared", 3, "3x 2c in 7g.141gb"),
     *((H200, "mig_shared", count, f"{count}x 1c in 7g.141gb") for count in (4, 7)),
     (A30, "mig_shared", 2, "2x 2c in 4g.24gb"),
-    (H200, "mig_shared", 8, "mig_shared: 8x 1c.7g do not fit in one GPU instance of NVIDIA H200"),
+    (H200, "mig_shared", 8, "mig_shared: 8x 1c.7g does not fit in one GPU instance of NVIDIA H200"),
     (A100, "mig_shared", ["3c.7g", "3c.7g"], "2x 3c in 7g.40gb"),
-    (A100, "mig_shared", ["2g", "2g"], "mig_shared: 2x 2g do not fit in one GPU instance"),
+    (A100, "mig_shared", ["2g", "2g"], "mig_shared: 2x 2g does not fit in one GPU instance"),
 ]
 
 

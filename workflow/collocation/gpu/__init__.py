@@ -4,11 +4,10 @@ import importlib.util
 import re
 from pathlib import Path
 
-from workflow.collocation.gpu.device import Device
-from workflow.collocation.gpu.nvidia import Nvidia, find, left_out
+from workflow.collocation.gpu.nvidia import Device, find, left_out
 from workflow.collocation.spec.errors import ConfigError
 
-__all__ = ["Device", "Nvidia", "find", "find_devices", "torch_build"]
+__all__ = ["Device", "find", "find_devices", "torch_build"]
 
 
 def find_devices(wanted: str | int) -> tuple[list[Device], str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pynvml
 
-from workflow.collocation.gpu.device import Device
 from workflow.collocation.gpu.nvml_subprocess import DriverError, in_subprocess
 from workflow.collocation.spec.errors import ConfigError
 
@@ -26,13 +25,30 @@ _LEFT_OUT: dict[int, DriverError] = {}  # cards that fail, by index
 
 
 @dataclass(frozen=True)
-class Nvidia(Device):
-    """bus: the card's place on the PCI bus, by which CUDA may count."""
+class Device:
+    """One physical GPU. `index` is NVML's, `capability` the CUDA compute capability, `bus` the
+    card's place on the PCI bus, by which CUDA may count.
 
+    `sm_count` (of the whole card) and `memory_bytes` are None where unknown: in MIG mode NVML tells
+    the card's memory to administrators only, and a card that shares the CPU's memory has none.
+    """
+
+    uuid: str
+    name: str
+    index: int
+    memory_bytes: int | None
+    driver: str
+    capability: tuple[int, int]
+    numa_node: int | None
+    sm_count: int | None = None
     bus: str = field(default="", compare=False)
 
     @in_subprocess()
     def processes(self) -> dict[str, list[int] | None]:
+        """PIDs on the card: all that "compute", and those that are "mps" clients; None where not
+        readable. In a container they may be the host's PIDs.
+        """
+
         def pids(ask) -> list[int] | None:
             return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
 
@@ -43,11 +59,14 @@ class Nvidia(Device):
 
     @in_subprocess()
     def memory_free(self) -> int | None:
+        """Bytes that nobody uses; None where not readable."""
         memory = _read(self.uuid, pynvml.nvmlDeviceGetMemoryInfo)
         return memory.free if memory and memory.total else None
 
     def too_many(self, processes: int) -> str | None:
-        """By the compute mode, which is an administrator's."""
+        """Why the card does not let so many processes compute at once; None if it does. It is the
+        compute mode that says so, which is an administrator's.
+        """
         mode = _compute_mode(self.uuid)
         most = 0 if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED else 1  # where a mode limits it
         if mode in (None, pynvml.NVML_COMPUTEMODE_DEFAULT) or processes <= most:
@@ -59,22 +78,17 @@ class Nvidia(Device):
         )
 
     def shown_to(self, environment: Mapping[str, str]) -> bool:
-        if VISIBLE not in environment:
-            return True
-        devices = _devices() or [self]
-        for name in map(str.strip, environment[VISIBLE].split(",")):
-            cards = _meant(name, environment, devices)
-            if not cards or (name.isdecimal() and _LEFT_OUT):
-                return False  # what stands behind a name that means nothing is hidden
-            if cards == [self]:
-                return True
-        return False
+        """Whether a process with this environment certainly sees the card."""
+        try:
+            return self in visible(environment, _devices())
+        except ConfigError:
+            return False
 
 
 # -- which ----------------------------------------------------------------------------------------
 
 
-def find(wanted: str | int | None = "auto") -> list[Nvidia]:
+def find(wanted: str | int | None = "auto") -> list[Device]:
     """The GPUs that may be used: those named, by index or UUID (or its beginning), with commas in
     between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set. None: all
     of this machine, along the bus, whether or not they may be used.
@@ -84,50 +98,53 @@ def find(wanted: str | int | None = "auto") -> list[Nvidia]:
     """
     devices = _devices()
     if wanted is None:
-        return sorted(devices, key=lambda device: device.bus)
-    if wanted != "auto":
-        return _named("gpu", str(wanted), devices)
-    shown = os.environ.get(VISIBLE)
-    return devices if not devices or shown is None else _named(VISIBLE, shown, devices)
-
-
-def _named(source: str, names: str, devices: list[Nvidia]) -> list[Nvidia]:
-    """The cards of these names. In CUDA_VISIBLE_DEVICES one that means nothing ends the list, as
-    for CUDA; the first one has to mean something.
-    """
-    given: list[Nvidia] = []
-    for name in map(str.strip, names.split(",")):
-        if source == VISIBLE:
-            found = _meant(name, os.environ, devices)
-            if name in HIDING or (given and not found):
-                break
-        else:
-            found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
-        if _LEFT_OUT and (not found or (source == VISIBLE and name.isdecimal())):
-            raise DriverError(f"{source}: {name!r} may be a GPU that fails: {left_out()}")
+        return _along_the_bus(devices)
+    if wanted == "auto":
+        return visible(os.environ, devices)
+    given = []
+    for name in map(str.strip, str(wanted).split(",")):
+        found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
         if len(found) != 1:
             what = "names several GPUs" if found else "is no GPU of this machine"
-            if found and source == VISIBLE:
-                what = "may be any GPU, for CUDA counts the fastest first (CUDA_DEVICE_ORDER)"
-            known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
-            known = known or "auto, cpu, for there is none"
-            raise ConfigError(f"{source}: {name!r} {what}; allowed: {known}")
-        given += [card for card in found if card not in given]
-    return given
+            raise _no_gpu("gpu", name, what, devices)
+        given += found
+    return [*dict.fromkeys(given)]
 
 
-def _meant(name: str, environment: Mapping[str, str], devices: list[Nvidia]) -> list[Nvidia]:
-    """The cards that CUDA may mean by an entry of CUDA_VISIBLE_DEVICES; none by a MIG device.
+def visible(environment: Mapping[str, str], devices: list[Device]) -> list[Device]:
+    """Those that CUDA shows to a process with this environment.
 
-    A UUID may be cut short. An index counts along the bus where CUDA_DEVICE_ORDER says so; or else
-    the fastest first, by a heuristic of CUDA's, which leaves cards of one model as they are.
+    As for CUDA, an entry that means nothing ends the list, and a UUID may be cut short. Raises
+    ConfigError where the first one means nothing, and at an index where several models are there:
+    CUDA counts along the bus only where CUDA_DEVICE_ORDER says so, and else the fastest first.
     """
-    if name.isdecimal():
-        along = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        if along or len({device.name for device in devices}) == 1:
-            return sorted(devices, key=lambda device: device.bus)[int(name) :][:1]
-        return devices if int(name) < len(devices) else []
-    return [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
+    if not devices or VISIBLE not in environment:
+        return devices
+    told = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    counted = not _LEFT_OUT and (told or len({device.name for device in devices}) == 1)
+    given = []
+    for name in map(str.strip, environment[VISIBLE].split(",")):
+        found = [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
+        if name.isdecimal() and not counted:
+            raise _no_gpu(VISIBLE, name, "may be any GPU (CUDA_DEVICE_ORDER)", devices)
+        if name.isdecimal():
+            found = _along_the_bus(devices)[int(name) :][:1]
+        if len(found) != 1:
+            if given or name in HIDING:
+                break
+            raise _no_gpu(VISIBLE, name, "is no GPU of this machine", devices)
+        given += found
+    return [*dict.fromkeys(given)]
+
+
+def _along_the_bus(devices: list[Device]) -> list[Device]:
+    return sorted(devices, key=lambda device: device.bus)
+
+
+def _no_gpu(source: str, name: str, what: str, devices: list[Device]) -> ConfigError:
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+    allowed = f"allowed: {known or 'auto, cpu, for there is none'}"
+    return ConfigError("; ".join(filter(None, (f"{source}: {name!r} {what}", left_out(), allowed))))
 
 
 def left_out() -> str:
@@ -135,7 +152,7 @@ def left_out() -> str:
     return "; ".join(f"GPU {index} is left out: {why}" for index, why in _LEFT_OUT.items())
 
 
-def _devices() -> list[Nvidia]:
+def _devices() -> list[Device]:
     """All cards that work; none without NVIDIA's library. Raises DriverError."""
     try:
         count = _count()
@@ -176,10 +193,10 @@ def _count() -> int:
 
 
 @in_subprocess()
-def _device(index: int) -> Nvidia:
+def _device(index: int) -> Device:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Nvidia(
+    return Device(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         name=pynvml.nvmlDeviceGetName(handle),
         index=index,

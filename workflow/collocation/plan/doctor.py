@@ -17,9 +17,8 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
 from workflow.collocation.plan.jobs import TRAINING, absent
-from workflow.collocation.sharing import mig_card, mps_daemon
+from workflow.collocation.sharing import mig_nvml, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
-from workflow.collocation.sharing.mig_nvml import how_to_switch
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import load_config, read_values
 from workflow.collocation.spec.study import Config
@@ -40,7 +39,7 @@ class Doctor:
 
     def __init__(self, config: Config):
         self.config = config
-        self.device: nvidia.Nvidia | None = None
+        self.device: gpu.Device | None = None
 
     def findings(self) -> Iterator[tuple[str, Finding]]:
         for name in (*CHECKS, *OF_A_GPU):
@@ -106,15 +105,14 @@ class Doctor:
         on = nvidia.mig_enabled(self.device)
         if on is None:
             return OK, "the card has no MIG"
+        how = mig_nvml.how_to_switch(self.device, on=not on)
         if on:
-            todo = how_to_switch(self.device, on=False)
-            return WARN, f"MIG mode is on: other cells are refused; {todo}"
+            return WARN, f"MIG mode is on: other cells are refused; {how}"
         try:
-            offers = mig_card.read(self.device).offers
+            offers = mig_nvml.read(self.device).offers
         except (Unsupported, NotInForce) as error:
             offers = str(error)
-        off = f"MIG mode is off: mig cells are refused; {how_to_switch(self.device, on=True)}"
-        return OK, f"{off}; {offers}"
+        return OK, f"MIG mode is off: mig cells are refused; {how}; {offers}"
 
     def telemetry(self) -> Finding:
         wanted = self.config.telemetry.source

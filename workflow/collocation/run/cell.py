@@ -115,7 +115,7 @@ class Run:
             "cell": CellName(id=task.cell, attempt=task.attempt, **name),
             "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
-            "gpu": self.device and Gpu(**self.device.record(), sm_count=self.device.sm_count),
+            "gpu": self.device and Gpu.model_validate(self.device, from_attributes=True),
             "host": host,
             "provenance": provenance.collect(driver, code(), task.session)
             | {"environment": environment.account()},

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.sharing import evidence, mig_card
+from workflow.collocation.sharing import evidence, mig_card, mig_nvml
 from workflow.collocation.sharing.base import Method, Sharing, register
 from workflow.collocation.sharing.evidence import NotInForce, Report, called
-from workflow.collocation.sharing.mig_card import Seat, Seats
 from workflow.collocation.sharing.mig_layout import Layout, plan
+from workflow.collocation.sharing.mig_nvml import Compute, Instance
 from workflow.collocation.spec.cell import CellSpec
 
 
@@ -29,51 +29,54 @@ class Mig(Method):
     def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
         if device is None:
             return "MIG needs an NVIDIA GPU, and there is none on this machine"
-        card = mig_card.read(device)
+        card = mig_nvml.read(device)
         if card is None:
             return f"{device.name} has no MIG"
         return mig_card.blocked(device, plan(spec, card))
 
     @contextmanager
-    def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Instances"]:
-        layout = plan(spec, mig_card.read(device))
-        with mig_card.divided(device, layout) as devices:
-            yield Instances(self.name, device, layout, devices)
+    def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Divided"]:
+        layout = plan(spec, mig_nvml.read(device))
+        with mig_card.divided(device, layout) as parts:
+            yield Divided(self.name, device, layout, parts)
 
 
 @dataclass
-class Instances(Sharing):
-    """devices: seat → MIG device, as applied."""
+class Divided(Sharing):
+    """parts: the GPU instance of each part of the layout."""
 
     method: str
     device: Device
     layout: Layout
-    devices: Seats
+    parts: list[Instance]
     names: set[int] = field(default_factory=set)  # PIDs under which NVML may list the members
 
-    def seat(self, member: int) -> Seat:
-        return self.devices[self.layout.seats[member]]
+    def seat(self, member: int) -> tuple[Instance, Compute]:
+        """Where the member runs."""
+        part, number = self.layout.seats[member]
+        return self.parts[part], self.parts[part].compute[number]
 
     def environment(self, member: int) -> dict[str, str]:
-        uuid = self.seat(member).compute.uuid
+        uuid = self.seat(member)[1].uuid
         return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
     def own_pids(self) -> set[int]:
         return self.names
 
     def instances(self) -> dict[str, int | None]:
-        parts = self.layout.parts
-        return {
-            f"gi:{seat.instance.id}": parts[at[0]].profile.sm_count
-            for at, seat in self.devices.items()
-        }
+        return {f"gi:{one.id}": one.profile.sm_count for one in self.parts}
 
     def entity(self, member: int) -> str:
-        return f"gi:{self.seat(member).instance.id}"
+        return f"gi:{self.seat(member)[0].id}"
 
     def witness(self, reports: dict[int, Report]) -> dict:
         self.names = self.names.union(*map(evidence.processes_of, reports.values()))
-        mig_card.require_unchanged(self.device, self.layout, self.devices)
+        there = mig_nvml.state(self.device)
+        if mig_card.matching(self.layout, there) != self.parts:
+            raise NotInForce(
+                f"MIG: {self.layout} was applied on {self.device.name}, and somebody has changed "
+                f"that: there is {there}"
+            )
         members = {member: self._facts(member, report) for member, report in reports.items()}
         listed = evidence.require_members(self.method, self.device, reports)
         told = bool(reports) and None not in [report.sm_count for report in reports.values()]
@@ -87,7 +90,7 @@ class Instances(Sharing):
 
     def _facts(self, member: int, report: Report) -> dict:
         """What is evidence of this member's seat; raises NotInForce if it is not in it."""
-        instance, mine = self.seat(member).instance, self.seat(member).compute
+        instance, mine = self.seat(member)
         evidence.require_device(self.method, {member: report}, mine.uuid)
         if report.sm_count not in (None, mine.sm_count):
             raise NotInForce(
@@ -98,10 +101,8 @@ class Instances(Sharing):
             "pid": report.pid,
             "mig_uuid": report.device_uuid,
             "gpu_instance": instance.id,
-            "compute_instance": mine.id,
             "profile": instance.profile.name,
             "placement": f"{instance.start}:{instance.size}",
-            "memory_mib": mine.memory_mib,
             "sm_planned": mine.sm_count,
             "sm_reported": report.sm_count,
         }

@@ -11,43 +11,19 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-
-import pynvml
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.lock import lock_folder
-from workflow.collocation.gpu.nvidia import NVML_ERRORS, mig_enabled
+from workflow.collocation.gpu.nvidia import mig_enabled
 from workflow.collocation.process_lifetime import defer_signals
 from workflow.collocation.sharing import mig_nvml as nvml
-from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
-from workflow.collocation.sharing.mig_layout import Card, Layout, Part
-from workflow.collocation.sharing.mig_nvml import WORD, Compute, Instance, State, in_words
+from workflow.collocation.sharing.evidence import NotInForce, require_free
+from workflow.collocation.sharing.mig_layout import Layout, Part, Place
+from workflow.collocation.sharing.mig_nvml import WORD, Instance, State
 
 # Before each new try at putting back, for the driver to see that the members have ended.
 PAUSES_S = (0, 0.2, 0.8, 2, 3, 4)
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where a member runs: a compute instance, which makes a MIG device, in a GPU instance."""
-
-    instance: Instance
-    compute: Compute
-
-
-Seats = dict[tuple[int, int], Seat]  # (part, compute instance) of a layout → what is there
-
-
-def read(device: Device) -> Card | None:
-    """The card's table of GPU-instance profiles, MIG mode on or off; None on a card without MIG.
-
-    Raises Unsupported where the user may not see it, NotInForce where NVML fails.
-    """
-    with in_words(device, "reading its profiles"):
-        has_mig = nvml.state(device) is not None
-        return Card(device.name, tuple(nvml.profiles(device))) if has_mig else None
 
 
 def blocked(device: Device, layout: Layout | None) -> str | None:
@@ -55,18 +31,17 @@ def blocked(device: Device, layout: Layout | None) -> str | None:
     if it can. Reads only.
 
     Instances that a killed run left, as its note says, block nothing: a cell will not find them.
-    Raises Unsupported and NotInForce as `read`.
+    Raises Unsupported where the user may not see them, NotInForce where NVML fails.
     """
     on = layout is not None
     if not on and not mig_enabled(device):
         return None
-    with in_words(device, "reading its instances"):
-        there = nvml.state(device)
+    there = nvml.state(device)
     if there.mode != on:
         why = "" if on else ", and this method needs the whole card"
         how = nvml.how_to_switch(device, on)
         return f"MIG mode is {WORD[not on]} on {device.name}{why}; {how}"
-    if not there.instances or _seats(layout, there) or note_path(device).exists():
+    if not there.instances or matching(layout, there) or note_path(device).exists():
         return None
     command = f"nvidia-smi mig -i {device.index}"
     return (
@@ -76,32 +51,21 @@ def blocked(device: Device, layout: Layout | None) -> str | None:
     )
 
 
-def require_unchanged(device: Device, layout: Layout, seats: Seats) -> None:
-    """Raise NotInForce unless the card has the layout as it was applied, and nothing else."""
-    with in_words(device, "reading its instances"):
-        there = nvml.state(device)
-    now = _seats(layout, there)
-    if not now or any(now[at].compute.uuid != seats[at].compute.uuid for at in seats):
-        raise NotInForce(
-            f"MIG: {layout} was applied on {device.name}, and somebody has changed that: there is "
-            f"{there}"
-        )
-
-
-def _seats(layout: Layout, there: State) -> Seats | None:
-    """The MIG devices, if what is there is exactly this layout, wherever it lies; else None."""
-    left, seats = list(there.instances), {}
-    for index, part in enumerate(layout.parts):
+def matching(layout: Layout, there: State) -> list[Instance] | None:
+    """The instances of the layout's parts, wherever they lie; None unless these and no others are
+    there, with the SMs that were planned for who fills one.
+    """
+    left, found = list(there.instances), []
+    for part in layout.parts:
         one = next((one for one in left if _is(part, one)), None)
         if one is None:
             return None
         left.remove(one)
-        seats |= {(index, n): Seat(one, compute) for n, compute in enumerate(one.compute)}
-    return None if left else seats
+        found.append(one)
+    return None if left else found
 
 
 def _is(part: Part, one: Instance) -> bool:
-    """Whether that is there, with the SMs that were planned for who fills it."""
     slices = tuple(compute.slices for compute in one.compute)
     planned = part.profile.sm_count if part.whole else None
     return (one.profile.id, slices) == (part.profile.id, part.compute) and all(
@@ -110,52 +74,32 @@ def _is(part: Part, one: Instance) -> bool:
 
 
 @contextmanager
-def divided(device: Device, layout: Layout) -> Iterator[Seats]:
-    """The card with this layout, by the MIG device of each of its seats; afterwards no instance of
-    ours is there.
+def divided(device: Device, layout: Layout) -> Iterator[list[Instance]]:
+    """The card with this layout, by the instance of each of its parts; afterwards none of ours is
+    there.
 
     To be entered where nothing is `blocked` and nobody is on the card. Raises Unsupported if the
     driver does not take the layout, or the user has no rights; NotInForce if NVML fails, or what
     was made could not be removed.
     """
-    with in_words(device, "reading its instances"):
-        found = nvml.state(device)
-    if seats := _seats(layout, found):
-        yield seats
+    if found := matching(layout, nvml.state(device)):
+        yield found
         return
     made = [part.place for part in layout.parts]
     new = note_path(device).with_suffix(f".{os.getpid()}")
     new.write_text(json.dumps(made), encoding="utf-8")
     new.replace(note_path(device))
     try:
-        yield _create(device, layout)
+        with defer_signals():
+            nvml.create(device, layout)
+            there = nvml.state(device)
+        if not (found := matching(layout, there)):
+            sms = [one.sm_count for instance in there.instances for one in instance.compute]
+            said = f"there is {there}, with compute instances of {sms} SMs"
+            raise NotInForce(f"MIG: {layout} was created on {device.name}, but {said}")
+        yield found
     finally:
         _remove(device, made)
-
-
-@defer_signals()
-def _create(device: Device, layout: Layout) -> Seats:
-    with in_words(device, f"creating {layout}"):
-        try:
-            for part in layout.parts:
-                nvml.create(device, part)
-        except pynvml.NVMLError_InsufficientResources:
-            raise Unsupported(
-                f"MIG: the driver finds no place for {layout} on {device.name}"
-            ) from None
-        now = nvml.state(device)
-    if seats := _seats(layout, now):
-        return seats
-    sms = ", ".join(str(one.sm_count) for instance in now.instances for one in instance.compute)
-    raise NotInForce(
-        f"MIG: {layout} was created on {device.name}, but there is {now}, with compute instances "
-        f"of {sms} SMs"
-    )
-
-
-# -- putting back ---------------------------------------------------------------------------------
-
-Place = tuple[int, int, int]  # profile, start and size; NVML has no better mark of what is ours
 
 
 def recover(device: Device) -> None:
@@ -178,15 +122,9 @@ def recover(device: Device) -> None:
             f"MIG: {file}, where a killed run noted how it divided {device.name}, cannot be read: "
             f"{error}; once the card is as it should be, remove it"
         ) from None
-    with in_words(device, "reading its instances"):
-        left = _of(made, nvml.state(device))
-    if left:
+    if any(one.place in made for one in nvml.state(device).instances):
         require_free(device)
     _remove(device, made)
-
-
-def _of(made: list[Place], state: State) -> list[Instance]:
-    return [one for one in state.instances if one.place in made]
 
 
 @defer_signals()
@@ -195,11 +133,11 @@ def _remove(device: Device, made: list[Place]) -> None:
     for pause in PAUSES_S:
         time.sleep(pause)
         try:
-            for one in _of(made, nvml.state(device)):
-                nvml.destroy(device, one)
-            note_path(device).unlink()
-            return
-        except (*NVML_ERRORS, NotInForce) as error:
+            for one in nvml.state(device).instances:
+                if one.place in made:
+                    nvml.destroy(device, one)
+            return note_path(device).unlink()
+        except NotInForce as error:
             problem = str(error)
     raise NotInForce(
         f"MIG: instances that were made on {device.name} could not be removed: {problem}; "

@@ -6,7 +6,6 @@ profile may be used more often than the card allows. SM counts are looked up, ne
 slices: they are not proportional.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,22 +15,21 @@ from workflow.collocation.spec.cell import CellSpec
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}
-SLICE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slices>\d)g|(?P<double>1g2x)")
+Place = tuple[int, int, int]  # of a GPU instance: profile, start and size in memory slices
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One GPU-instance profile of a card; unknown numbers are None.
+    """One GPU-instance profile of a card.
 
-    id: what nvidia-smi calls it by; name: such as "3g.71gb". slices: of SMs; most: how many
-    instances at once. placements: (start, size) in memory slices.
+    id: what nvidia-smi calls it by; name: such as "3g.71gb". slices: of SMs; sm_count: None where
+    unknown. most: how many instances at once. placements: (start, size) in memory slices.
     """
 
     id: int
     name: str
     slices: int
     sm_count: int | None
-    memory_mib: int | None
     most: int
     placements: tuple[tuple[int, int], ...]
 
@@ -64,9 +62,10 @@ class Card:
         """SM slices of the whole card: 7, on an A30 4."""
         return self.plain[0].slices
 
-    def double(self, profile: Profile) -> bool:
-        """One SM slice with more than its share of the memory, however that is counted."""
-        return profile.slices == 1 and profile.size * self.slices > self.plain[0].size
+    def short(self, profile: Profile) -> str:
+        """As studies name it: 2g, or 1g2x with more than its share of the memory."""
+        double = profile.slices == 1 and profile.size * self.slices > self.plain[0].size
+        return f"{profile.slices}g{'2x' * double}"
 
     @property
     def offers(self) -> str:
@@ -86,7 +85,7 @@ class Part:
     compute: tuple[int, ...]
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def place(self) -> Place:
         return self.profile.id, self.start, self.size
 
     @property
@@ -120,24 +119,25 @@ def plan(spec: CellSpec, card: Card) -> Layout:
     goes. Raises Unsupported: one line with what was wanted, and what the card offers.
     """
     try:
-        wanted = _wanted(spec, card)
+        wanted, shared = _wanted(spec, card), spec.method == "mig_shared"
 
         # Largest first, each in a GPU instance of its own, or all in one.
         def first(index: int) -> tuple:
             profile, compute = wanted[index]
             return -profile.size, -profile.slices, -compute
 
-        order, shared = sorted(range(len(wanted)), key=first), spec.method == "mig_shared"
+        order = sorted(range(len(wanted)), key=first)
         packed = [order] if shared else [[index] for index in order]
-        one, *others = {profile for profile, _ in wanted}
-        if shared and (others or sum(slices for _, slices in wanted) > one.slices):
-            unfit = f"do not fit in one GPU instance of {card.name}"
-            raise Unsupported(f"{_said(wanted, card)} {unfit}")
         profiles = [wanted[inside[0]][0] for inside in packed]
-        places = _places(profiles, card)
+        fits = not shared or (
+            {profile for profile, _ in wanted} == {*profiles}
+            and sum(slices for _, slices in wanted) <= profiles[0].slices
+        )
+        places = _places(profiles, card) if fits else None
         if places is None:
-            unfit = f"does not fit on {card.name}, with {card.offers}"
-            raise Unsupported(f"{_said(wanted, card)} {unfit}")
+            said = tally(_said(profile, slices, card) for profile, slices in wanted)
+            where = "in one GPU instance of" if shared else "on"
+            raise Unsupported(f"{said} does not fit {where} {card.name}, with {card.offers}")
     except Unsupported as reason:
         raise Unsupported(f"{spec.method}: {reason}") from None
     parts = tuple(
@@ -167,16 +167,17 @@ def _wanted(spec: CellSpec, card: Card) -> list[Wanted]:
 
 def _profile(text: str, card: Card) -> Wanted:
     """The plain profile that a slice such as 2g, 1g2x or 3c.7g names, and compute slices in it."""
-    match = SLICE.fullmatch(text)
-    if not match:
-        raise Unsupported(f"a slice is written as 2g, 1g2x or 3c.7g, not {text!r}")
-    slices = int(match["slices"] or 1)
-    compute = int(match["compute"] or slices)
+    part, _, whole = text.rpartition("c.")
+    slices = int(part or whole[0])
     for profile in card.plain:
-        fits = profile.slices == slices and card.double(profile) == bool(match["double"])
-        if fits and compute in COMPUTE[slices]:
-            return profile, compute
+        if card.short(profile) == whole and slices in COMPUTE[profile.slices]:
+            return profile, slices
     raise Unsupported(f"{card.name} has no {text}; it has {card.offers}")
+
+
+def _said(profile: Profile, slices: int, card: Card) -> str:
+    """What `_profile` reads."""
+    return card.short(profile) if slices == profile.slices else f"{slices}c.{card.short(profile)}"
 
 
 def _places(profiles: list[Profile], card: Card) -> tuple[tuple[int, int], ...] | None:
@@ -208,11 +209,3 @@ def tally(names: Iterable[str]) -> str:
     """'2x 2g.35gb + 1g.18gb'."""
     counts = Counter(names).items()
     return " + ".join(f"{count}x {name}" if count > 1 else name for name, count in counts)
-
-
-def _said(wanted: list[Wanted], card: Card) -> str:
-    """As slices: '2x 3c.7g + 1g2x'."""
-    return tally(
-        "1g2x" if card.double(p) else f"{'' if c == p.slices else f'{c}c.'}{p.slices}g"
-        for p, c in wanted
-    )

@@ -1,8 +1,7 @@
 """MIG as NVML has it: the profiles, the mode, the instances that are there, and changing these.
 
-Every function may raise one of NVML_ERRORS, which `in_words` turns into the sentences that cells
-end with. Handles are asked for anew each time: a changed mode, or an instance that went, makes them
-void, and they mean nothing outside the process that asks (gpu/nvml_subprocess.py).
+Handles are asked for anew each time: a changed mode, or an instance that went, makes them void, and
+they mean nothing outside the process that asks (gpu/nvml_subprocess.py).
 """
 
 import ctypes
@@ -17,7 +16,7 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.nvidia import NVML_ERRORS
 from workflow.collocation.gpu.nvml_subprocess import in_subprocess
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported
-from workflow.collocation.sharing.mig_layout import Part, Profile
+from workflow.collocation.sharing.mig_layout import Card, Layout, Part, Place, Profile
 
 ROOM = 16  # for instances of one profile: more than fit on any card, for drivers may count too few
 NOT_THERE = (
@@ -31,13 +30,12 @@ WORD = {False: "off", True: "on"}
 
 @dataclass(frozen=True)
 class Compute:
-    """A compute instance, which makes a MIG device; memory_mib is that of the GPU instance."""
+    """A compute instance, which makes a MIG device."""
 
     id: int
     slices: int
     uuid: str
     sm_count: int
-    memory_mib: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Instance:
     compute: tuple[Compute, ...]
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def place(self) -> Place:
         """No two GPU instances have the same."""
         return self.profile.id, self.start, self.size
 
@@ -71,6 +69,20 @@ class State:
         return f"MIG mode {WORD[self.mode]} and {there}"
 
 
+@contextmanager
+def in_words(doing: str) -> Iterator[None]:
+    """NVML's errors as the sentences that a cell ends with. doing: what fails, in words."""
+    try:
+        yield
+    except pynvml.NVMLError_NoPermission:
+        raise Unsupported(
+            f"MIG: no permission for {doing}; it takes root, in a container with "
+            "NVIDIA_MIG_CONFIG_DEVICES=all"
+        ) from None
+    except NVML_ERRORS as error:
+        raise NotInForce(f"MIG: {doing} failed: {error}") from error
+
+
 # -- reading --------------------------------------------------------------------------------------
 
 
@@ -79,6 +91,7 @@ def _handle(device: Device):
 
 
 @in_subprocess()
+@in_words("reading the instances of the card")
 def state(device: Device) -> State | None:
     """None on a card that has no MIG."""
     try:
@@ -89,28 +102,30 @@ def state(device: Device) -> State | None:
 
 
 @in_subprocess()
-def profiles(device: Device) -> list[Profile]:
-    """Every GPU-instance profile; answered with MIG disabled, too."""
-    card, found = _handle(device), []
-    ask, most = pynvml.nvmlDeviceGetGpuInstanceProfileInfo, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
+@in_words("reading the profiles of the card")
+def read(device: Device) -> Card | None:
+    """The card's GPU-instance profiles, MIG mode on or off; None on a card that has no MIG."""
+    if state(device) is None:
+        return None
+    return Card(device.name, tuple(_profiles(device)))
+
+
+def _profiles(device: Device) -> Iterator[Profile]:
+    card, most = _handle(device), pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
     where = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    for info in _known(ask, card, most):
+    for info in _known(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, card, most):
         where(card, info.id, None, byref(count := c_uint()))
         places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         where(card, info.id, places, byref(count))
         name = info.name.decode() if isinstance(info.name, bytes) else info.name
-        found.append(
-            Profile(
-                id=info.id,
-                name=name.removeprefix("MIG "),
-                slices=info.sliceCount,
-                sm_count=info.multiprocessorCount,
-                memory_mib=info.memorySizeMB,
-                most=info.instanceCount,
-                placements=tuple(sorted((at.start, at.size) for at in places[: count.value])),
-            )
+        yield Profile(
+            id=info.id,
+            name=name.removeprefix("MIG "),
+            slices=info.sliceCount,
+            sm_count=info.multiprocessorCount,
+            most=info.instanceCount,
+            placements=tuple(sorted((at.start, at.size) for at in places[: count.value])),
         )
-    return found
 
 
 def _known(ask, of, count: int, *more) -> Iterator:
@@ -123,7 +138,7 @@ def _known(ask, of, count: int, *more) -> Iterator:
 def _instances(device: Device) -> list[Instance]:
     card, kind, found = _handle(device), pynvml.c_nvmlGpuInstance_t, []
     inside = _compute_instances(card)
-    for profile in profiles(device):
+    for profile in _profiles(device):
         # NVML writes them without asking how long the buffer is.
         there, count = (kind * ROOM)(), c_uint(ROOM)
         pynvml.nvmlDeviceGetGpuInstances(card, profile.id, there, byref(count))
@@ -147,7 +162,6 @@ def _compute_instances(card) -> dict[int, list[Compute]]:
             slices=about.computeInstanceSliceCount,
             uuid=pynvml.nvmlDeviceGetUUID(one),
             sm_count=about.multiprocessorCount,
-            memory_mib=about.memorySizeMB,
         )
         found.setdefault(pynvml.nvmlDeviceGetGpuInstanceId(one), []).append(its)
     return found
@@ -157,12 +171,26 @@ def _compute_instances(card) -> dict[int, list[Compute]]:
 
 
 @in_subprocess(CHANGE_S)
-def create(device: Device, part: Part) -> None:
-    """Make a GPU instance in its place, and compute instances in it where the driver likes them.
+def create(device: Device, layout: Layout) -> None:
+    """Make the layout's GPU instances in their places, and the compute instances in them.
+
+    Raises Unsupported if the driver finds no place, or offers no compute instance of a size.
+    """
+    with in_words(f"creating {layout} on {device.name}"):
+        try:
+            for part in layout.parts:
+                _make(device, part)
+        except pynvml.NVMLError_InsufficientResources:
+            unfit = f"the driver finds no place for {layout} on {device.name}"
+            raise Unsupported(f"MIG: {unfit}") from None
+
+
+def _make(device: Device, part: Part) -> None:
+    """A GPU instance in its place, and compute instances in it where the driver likes them.
 
     A 1g with double memory offers two compute instances of 1 slice: one with the SMs of a plain 1g,
     and one with all that it has. In a 2g that would take the second slice's place. So one that
-    fills the GPU instance gets most SMs. Raises Unsupported if none has so many slices.
+    fills the GPU instance gets most SMs.
     """
     place = byref(pynvml.c_nvmlGpuInstancePlacement_t(part.start, part.size))
     new = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
@@ -181,29 +209,13 @@ def create(device: Device, part: Part) -> None:
 
 
 @in_subprocess(CHANGE_S)
+@in_words("removing instances of the card")
 def destroy(device: Device, one: Instance) -> None:
     gpu_instance = pynvml.nvmlDeviceGetGpuInstanceById(_handle(device), one.id)
     for compute in one.compute:
         found = pynvml.nvmlGpuInstanceGetComputeInstanceById(gpu_instance, compute.id)
         pynvml.nvmlComputeInstanceDestroy(found)
     pynvml.nvmlGpuInstanceDestroy(gpu_instance)
-
-
-# -- words ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def in_words(device: Device, doing: str) -> Iterator[None]:
-    """NVML's errors as the sentences that a cell ends with."""
-    try:
-        yield
-    except pynvml.NVMLError_NoPermission:
-        raise Unsupported(
-            f"MIG: no permission on {device.name} for {doing}; it takes root, in a container with "
-            "NVIDIA_MIG_CONFIG_DEVICES=all"
-        ) from None
-    except NVML_ERRORS as error:
-        raise NotInForce(f"MIG: {doing} failed on {device.name}: {error}") from error
 
 
 def how_to_switch(device: Device, on: bool) -> str:
