@@ -34,7 +34,8 @@ from pathlib import Path
 from select import select
 from types import ModuleType
 
-from models.protocol import Channel, die_with_parent, to_line
+from models.protocol import Channel, to_line
+from workflow.collocation.process_lifetime import end_with_parent
 
 MOST_FDS = 64  # more than members that one process may have
 
@@ -145,7 +146,7 @@ def run_members(
     """Become the process of these members, and leave `kept` open; never returns."""
     code = 1
     try:
-        die_with_parent(server)
+        end_with_parent(server)
         os.setpgid(0, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -222,7 +223,7 @@ def main() -> None:
     arguments = parser.parse_args()
     listener = socket.socket(fileno=arguments.listen)
     os.set_inheritable(arguments.listen, False)
-    die_with_parent(peer(listener)[0])
+    end_with_parent(peer(listener)[0])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a member's memory is no result
     ForkServer(listener, load(arguments.trainer)).serve()
 

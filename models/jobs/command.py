@@ -23,7 +23,8 @@ from models.jobs.output_steps import Output
 from models.jobs.script_output import ScriptOutput
 from models.jobs.script_steps import Hooked, each
 from models.process import says_out_of_memory
-from models.protocol import Channel, die_with_parent
+from models.protocol import Channel
+from workflow.collocation.process_lifetime import end_with_parent
 
 PROGRESS_S = 0.5
 LOOK_S = 0.01  # between looks at a script that is on its way to the barrier
@@ -64,7 +65,6 @@ class Command:
         finally:
             if self.child:
                 self.end()
-            self.output.close()
 
     def build(self) -> None:
         """Start the script and wait for its first step."""
@@ -108,7 +108,7 @@ class Command:
             stdout=self.output.theirs,
             stderr=self.output.theirs,
             pass_fds=spec.get("kept", ()),
-            preexec_fn=lambda: die_with_parent(us),  # in our process group
+            preexec_fn=lambda: end_with_parent(us),  # in our process group
         )
         self.ended = os.pidfd_open(self.child.pid)
         self.steps.child = self.child

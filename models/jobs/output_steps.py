@@ -9,7 +9,8 @@ import psutil
 
 from models import hook
 from models.jobs.script_output import ScriptOutput
-from models.jobs.script_steps import each, tree
+from models.jobs.script_steps import each
+from workflow.collocation.process_lifetime import trees
 
 STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
 TOGETHER_NS = 5_000_000  # lines that arrive within it arrive at one time
@@ -113,7 +114,9 @@ class Output:
     def hold(self) -> bool:
         """Stop the script and what it started where they are; True once they are."""
         self.held_ns = self.held_ns or time.monotonic_ns()
-        statuses = each(tree(self.child.pid), lambda process: process.suspend() or process.status())
+        statuses = each(
+            trees([self.child.pid]), lambda process: process.suspend() or process.status()
+        )
         return all(status in STILL for status in statuses)
 
     def go(self, work: None) -> None:
@@ -121,7 +124,7 @@ class Output:
         before = sum(took for _, took in self.holds)
         self.holds.append((self.held_ns - before, time.monotonic_ns() - self.held_ns))
         self.held_ns = None
-        each(tree(self.child.pid), psutil.Process.resume)
+        each(trees([self.child.pid]), psutil.Process.resume)
 
     def arrays(self, first: int, end: int) -> tuple:
         """Times of steps first ≤ step < end, but of none before it was last held; no losses."""

@@ -7,8 +7,7 @@ import time
 import tty
 from contextlib import suppress
 
-LOG = 10 << 20  # bytes of output that go to the log as they come
-TAIL = 1 << 16  # bytes, of what came later, that stand at the log's end
+LOG = 10 << 20  # bytes of output that go to the log
 LINE = 1 << 14  # bytes of a line that are kept while it has no end
 READS = 64  # in one look: who prints without end must not keep us from commands
 SIZE = (50, 200)  # rows and columns: a narrow terminal has progress bars cut
@@ -30,7 +29,7 @@ class ScriptOutput:
         termios.tcsetwinsize(self.theirs, SIZE)
         os.set_blocking(self.source, False)
         self.began_s: float | None = None  # when it first printed, on the monotonic clock
-        self.rest, self.tail, self.size = b"", bytearray(), 0
+        self.rest, self.tail, self.size = b"", b"", 0
 
     def read(self) -> list[str]:
         """The lines that have ended since the last call, without codes of colour."""
@@ -46,7 +45,10 @@ class ScriptOutput:
                 self.source = None
                 break
             self.began_s = self.began_s or time.monotonic()
-            self._keep(data)
+            with suppress(OSError):  # a full disk does not end a measurement
+                os.write(1, data[: max(LOG - self.size, 0)])
+            self.size += len(data)
+            self.tail = (self.tail + data)[-LINE:]
             first, *others = END.split(data)
             *ended, self.rest = [self.rest + first, *others]
             self.rest = self.rest[-LINE:]
@@ -55,26 +57,8 @@ class ScriptOutput:
 
     def newest(self, count: int) -> list[str]:
         """The last lines that are not empty, oldest first."""
-        lines = (_plain(line).strip() for line in END.split(self.tail[-LINE:]))
+        lines = (_plain(line).strip() for line in END.split(self.tail))
         return [line for line in lines if line][-count:]
-
-    def close(self) -> None:
-        """End the log with the newest that did not go there."""
-        if (left := self.size - LOG) > 0:
-            tail = bytes(self.tail[-min(left, TAIL) :])
-            _write(b"\n[%d bytes of output are left out]\n" % (left - len(tail)) + tail)
-
-    def _keep(self, data: bytes) -> None:
-        _write(data[: max(LOG - self.size, 0)])
-        self.size += len(data)
-        self.tail += data
-        if len(self.tail) > 2 * TAIL:
-            del self.tail[:-TAIL]
-
-
-def _write(data: bytes) -> None:
-    with suppress(OSError):  # a full disk does not end a measurement
-        os.write(1, data)
 
 
 def _plain(line: bytes) -> str:

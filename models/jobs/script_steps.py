@@ -92,14 +92,6 @@ class Hooked:
         return self.times[first:end], kept, [self.losses[n] for n in kept]
 
 
-def tree(pid: int) -> list[psutil.Process]:
-    """A process and what it started, as far as they live."""
-    with suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
-    return []
-
-
 def each(processes: list[psutil.Process], act: Callable) -> list:
     """What `act` gives for each of those that live."""
     results = []

@@ -18,7 +18,8 @@ LIBC = ctypes.CDLL(None)
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel signal this process when that one ends, or the thread that started this.
 
-    May be called between fork and exec: nothing is imported here any more.
+    Forked children do not inherit the request: each calls this itself, also between fork and exec,
+    for nothing is imported here any more.
     """
     LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # gone before the call

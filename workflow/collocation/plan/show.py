@@ -73,7 +73,7 @@ def _notes(session: Session) -> list[str]:
             f"{len(mismatched)} cells were measured with other code or versions; "
             "'--config rerun=mismatched' measures them again"
         )
-    if session.jobs and (dropped := environment.account()["dropped"]):
+    if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
     return notes
 

@@ -118,7 +118,7 @@ class Run:
             "gpu": self.device and Gpu.model_validate(self.device, from_attributes=True),
             "host": host,
             "provenance": provenance.collect(driver, code(), task.session)
-            | {"environment": environment.account()},
+            | {"environment": {"dropped": environment.dropped()}},
             "timing": self.timing,
         }
         self.fields = self.known | {"files": {}}

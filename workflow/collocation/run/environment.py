@@ -1,7 +1,7 @@
 """What members find in their environment: where things are on this machine, and little else.
 
 Much of what a shell may hold changes a measurement without a trace (NVIDIA_TF32_OVERRIDE …). So
-nothing is passed that is not named here; `account` tells what was dropped that would have counted.
+nothing is passed that is not named here; `dropped` tells what would have counted.
 """
 
 import os
@@ -12,7 +12,6 @@ from workflow.collocation.spec.variables import OF_THE_STUDY, TELLING, passes
 
 # What an image says of itself.
 FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")
-WORDS = re.compile(r"[a-z\d,]{1,99}")  # a value that is no path and names nobody
 
 
 def server_environment() -> dict[str, str]:
@@ -35,15 +34,8 @@ def server_environment() -> dict[str, str]:
     }
 
 
-def account() -> dict:
-    """Of the settings in our environment, for a record: those passed, with values that are plain
-    words and null otherwise, and the names of those dropped.
-    """
-    found = sorted(name for name in os.environ if TELLING.fullmatch(name))
-    passed = {name: os.environ[name] for name in found if passes(name)}
-    dropped = [name for name in found if name not in passed]
+def dropped() -> list[str]:
+    """Names of the settings in our environment that members do not find."""
     beside = (OF_THE_STUDY, FACTS)
-    return {
-        "passed": {n: value if WORDS.fullmatch(value) else None for n, value in passed.items()},
-        "dropped": [n for n in dropped if not any(each.fullmatch(n) for each in beside)],
-    }
+    found = (name for name in os.environ if TELLING.fullmatch(name) and not passes(name))
+    return sorted(name for name in found if not any(each.fullmatch(name) for each in beside))
