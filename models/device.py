@@ -26,25 +26,16 @@ def device_facts(device: torch.device) -> dict:
     if device.type != "cuda":
         return dict.fromkeys(("device_uuid", "sm_count", "sm_source", "memory_free"))
     memory_free, _ = torch.cuda.mem_get_info(device)
+    driver = ctypes.CDLL("libcuda.so.1")  # which torch has loaded
     affinity, handle, raw = _ExecAffinity(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    asked = _driver("cuCtxGetExecAffinity", ctypes.byref(affinity), ctypes.c_int(0))
-    count = affinity.sm_count or None if asked else None
-    if _driver("cuCtxGetDevice", ctypes.byref(handle)) and _driver(
-        "cuDeviceGetUuid_v2", raw, handle
-    ):
-        name = uuid.UUID(bytes=bytes(raw))
-    else:  # of the whole card, where there is MIG
-        name = torch.cuda.get_device_properties(device).uuid
+    told = driver.cuCtxGetExecAffinity(ctypes.byref(affinity), ctypes.c_int(0)) == 0
+    count = affinity.sm_count or None if told else None
+    driver.cuCtxGetDevice(ctypes.byref(handle))
+    driver.cuDeviceGetUuid_v2(raw, handle)  # under MIG of the part; torch has the whole card's
     mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
     return {
-        "device_uuid": f"{'MIG' if mig else 'GPU'}-{name}",
+        "device_uuid": f"{'MIG' if mig else 'GPU'}-{uuid.UUID(bytes=bytes(raw))}",
         "sm_count": count,
         "sm_source": None if count is None else "affinity",
         "memory_free": memory_free,
     }
-
-
-def _driver(name: str, *arguments) -> bool:
-    """Whether CUDA's driver, which torch has loaded, knows this function, and it succeeded."""
-    function = getattr(ctypes.CDLL("libcuda.so.1"), name, None)
-    return function is not None and function(*arguments) == 0

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -260,22 +259,20 @@ UUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 class FakeDriver:
     """Of CUDA's driver what models/device.py calls.
 
-    affinity: the SMs that it names, or the error that it answers; None: it is too old to know.
+    affinity: the SMs that it names, or "error".
     """
 
-    def __init__(self, affinity: int | str | None):
+    def __init__(self, affinity: int | str):
         self.affinity = affinity
-        if affinity is not None:
-            self.cuCtxGetExecAffinity = self._affinity
 
-    def _affinity(self, found, kind):
+    def cuCtxGetExecAffinity(self, found, kind):
         if self.affinity == "error":
             return 999
         found._obj.sm_count = self.affinity
         return 0
 
     def cuCtxGetDevice(self, handle):
-        return 0 if self.affinity else 201
+        return 0
 
     def cuDeviceGetUuid_v2(self, raw, handle):
         raw[:] = UUID.bytes
@@ -288,14 +285,11 @@ class FakeDriver:
         (18, "0", f"GPU-{UUID}", 18),
         (18, f"MIG-{UUID}", f"MIG-{UUID}", 18),
         ("error", "0", f"GPU-{UUID}", None),
-        (None, "0", "GPU-of-torch", None),
     ],
 )
 def test_a_device_is_what_cuda_says_it_is(monkeypatch, affinity, visible, uuid, sms):
-    """Of a card of 132 SMs, as torch knows it; who cannot count his own SMs says none."""
-    properties = SimpleNamespace(uuid="of-torch", multi_processor_count=132)
+    """Who cannot count his own SMs says none."""
     monkeypatch.setattr(device.ctypes, "CDLL", lambda name: FakeDriver(affinity))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (600, 1000))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     seen = {"device_uuid": uuid, "memory_free": 600, "sm_count": sms}

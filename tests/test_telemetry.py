@@ -49,7 +49,7 @@ def watched(source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)) ->
     lines.end = {"t": 13 * S, "ticks": 130, "skipped": 1, "cpu_s": 0.4, "tick_ms_p95": 2}
     for index in range(130):
         t = index * S // 10
-        gauges = (IDLE if t < S else BUSY) | {"power_violation": t / S / 10, "throttle": 0}
+        gauges = (IDLE if t < S else BUSY) | {"throttle": 0}
         rates = RATES if source in ("gpm", "dcgm") and index else {}
         for entity in entities:
             own = gauges if entity == "gpu" else {}
@@ -104,8 +104,7 @@ def test_a_rate_counts_for_as_long_as_it_is_a_mean_over(values, one, other):
 def test_what_is_missing_is_none_and_the_longest_time_without_a_row():
     for values in ([], [None, None], [math.nan, None, math.inf], [4.0]):
         of = series(values)
-        assert of.over("x", (S, 9 * S)) is of.growth("x", (S, 9 * S)) is None
-        assert of.integral("x", (S, 9 * S)) is None
+        assert of.over("x", (S, 9 * S)) is of.integral("x", (S, 9 * S)) is None
     gaps = {(0, 1, 2, 3, 4, 5): 1.0, (2,): 2.0, (): math.inf, (4,): math.inf, (0, 5): 5.0}
     for times, gap in gaps.items():
         of = Series(np.array(times, np.int64) * S, {}, ())
@@ -149,7 +148,6 @@ def test_headlines_come_from_the_pair_and_the_series_stands_beside():
     assert means["gract"] == pytest.approx(0.9)
     assert headline["drama"] is headline["fp64"] is None
     assert headline["power"] == means["power"] == pytest.approx(300)
-    assert headline["power_violation"] == pytest.approx(1.0)
     assert "energy" not in headline and "throttle" not in headline  # they stand elsewhere
     assert telemetry.idle == {"seconds": 1.0} | dict.fromkeys(("sm_clock", "memory_used")) | IDLE
     account = {"ticks": 130, "skipped": 1, "cpu_s": 0.4, "tick_ms_p95": 2}

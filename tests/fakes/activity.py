@@ -26,12 +26,9 @@ QUIET = {
     "memory_util": 0.0,
     "power": 80.0,  # W; energy grows with it
     "temperature": 40,
-    "memory_temperature": 45,
     "sm_clock": 1500,
     "memory_clock": 1500,
     "throttle": 0,
-    "power_violation": 0.0,  # seconds each second
-    "thermal_violation": 0.0,
 }
 
 

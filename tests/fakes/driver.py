@@ -71,9 +71,6 @@ GPM_UNITS = dict.fromkeys(GPM, 100) | dict.fromkeys((20, 21, 60, 61), 1 / MIB) |
 # Field id → (what it tells, NVML's units in one of ours, type of the value).
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 FIELDS = {
-    74: ("power_violation", 1e9, UNSIGNED_LONG_LONG),
-    75: ("thermal_violation", 1e9, UNSIGNED_LONG_LONG),
-    82: ("memory_temperature", 1, UNSIGNED_INT),
     83: ("energy", 1e3, UNSIGNED_LONG_LONG),
     186: ("power", 1e3, UNSIGNED_INT),
 }
@@ -365,8 +362,6 @@ class Library:
         history, at = card.state["activity"], time.monotonic_ns()
         if name == "energy":
             return activity.total(history, "power", at - at % ENERGY_STEP_NS)
-        if name.endswith("_violation"):
-            return activity.total(history, name, at)
         return activity.now(history, name)
 
     def _nvmlDeviceGetComputeRunningProcesses(self, card, device):

@@ -67,11 +67,6 @@ class Series:
         there = [(self.t >= start) & (self.t < end) for start, end in pieces]
         return values[np.any(there, axis=0) & np.isfinite(values)]
 
-    def growth(self, name: str, ends: tuple[int, int]) -> float | None:
-        """Of a counter over [start, end), straight between readings."""
-        found = self._around(name, *ends)
-        return float(found[1][-1] - found[1][0]) if found else None
-
     def integral(self, name: str, ends: tuple[int, int]) -> float | None:
         """Of a reading over [start, end), by trapezoids, in its unit times s."""
         found = self._around(name, *ends)

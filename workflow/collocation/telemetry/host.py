@@ -82,10 +82,6 @@ class Machine:
     def row(self) -> tuple[int, dict[str, float | None]]:
         """(time, values): cores busy since the call before; sizes now."""
         now, times, memory = time.monotonic_ns(), psutil.cpu_times(), psutil.virtual_memory()
-        counters = {
-            # guest times are within user's; a hypervisor's `steal` is not our use
-            "cpu_busy": times.user + times.nice + times.system + times.irq + times.softirq,
-            "cpu_stolen": getattr(times, "steal", None),
-        }
-        sizes = {"memory_used": memory.used, "memory_available": memory.available}
-        return now, self._rates.since(now, counters) | sizes
+        # Guest times are within user's; a hypervisor's `steal` is not our use.
+        busy = times.user + times.nice + times.system + times.irq + times.softirq
+        return now, self._rates.since(now, {"cpu_busy": busy}) | {"memory_used": memory.used}

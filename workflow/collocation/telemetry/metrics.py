@@ -49,12 +49,9 @@ METRICS = (
     Metric("power", "W"),
     Metric("energy", "J", "counter"),
     Metric("temperature", "C"),
-    Metric("memory_temperature", "C"),
     Metric("sm_clock", "MHz"),
     Metric("memory_clock", "MHz"),
     Metric("throttle", "bitmask"),
-    Metric("power_violation", "s", "counter"),
-    Metric("thermal_violation", "s", "counter"),
 )
 # Shares of the SMs' time or cycles, which the numbers of SMs can weight.
 ACTIVITY = [metric.name for metric in METRICS if metric.dcgm and metric.unit == "1"]
@@ -66,10 +63,5 @@ MEMBER_METRICS = (
     Metric("write", "B/s", "rate"),
     Metric("gpu_memory", "B"),
 )
-# Of the machine: cores in use, and cores that a hypervisor gave to others.
-HOST_METRICS = (
-    Metric("cpu_busy", "1", "rate"),
-    Metric("cpu_stolen", "1", "rate"),
-    Metric("memory_used", "B"),
-    Metric("memory_available", "B"),
-)
+# Of the machine: cores in use.
+HOST_METRICS = (Metric("cpu_busy", "1", "rate"), Metric("memory_used", "B"))

@@ -11,14 +11,10 @@ import pynvml
 from workflow.collocation.telemetry.metrics import METRICS
 
 COLUMNS = [metric.name for metric in METRICS if metric.gpm is None]
-# Column → field id, and what one of its units is in ours. The unit of the two violation counters is
-# not documented; nvmlDeviceGetViolationStatus, which counts the same, gives nanoseconds.
+# Column → field id, and what one of its units is in ours.
 FIELDS = {
     "power": (pynvml.NVML_FI_DEV_POWER_INSTANT, 1e-3),
     "energy": (pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, 1e-3),
-    "memory_temperature": (pynvml.NVML_FI_DEV_MEMORY_TEMP, 1),
-    "power_violation": (pynvml.NVML_FI_DEV_PERF_POLICY_POWER, 1e-9),
-    "thermal_violation": (pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, 1e-9),
 }
 # Where a field's value lies in NVML's union, by its type (NVML_VALUE_TYPE_…).
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

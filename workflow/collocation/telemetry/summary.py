@@ -24,7 +24,6 @@ from workflow.collocation.telemetry.metrics import ACTIVITY, HOST_METRICS, MEMBE
 COMPARED = ("gract", "smact", "smocc", "tenso", "drama")
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
 RATES = [metric.name for metric in METRICS if metric.kind == "rate"]
-COUNTERS = ("power_violation", "thermal_violation")  # energy has its own way
 MEANS = [m.name for m in METRICS if m.kind != "counter" and m.name != "throttle"]
 
 LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
@@ -100,8 +99,6 @@ class Summary:
                 pair = self._pair(entity, window).get("v", {})
                 values |= {name: pair.get(name) for name in RATES}
                 values |= {name: None for name in SHARES if (values.get(name) or 0) > MOST}
-            if entity == "gpu":
-                values |= {name: self.gpu.growth(name, window.ends) for name in COUNTERS}
         values = {"energy": self._energy(window), "whole_card": self._whole_card(heads)}
         values |= {"host": _known(_means(self.host, self.host.columns, window)), "members": {}}
         for m in sorted({row["m"] for row in self.lines.members if window.has(row["m"])}):
