@@ -23,13 +23,12 @@ from models.data.images import fit, margin
 from workflow.collocation.plan.datasets import DATA_FORMAT
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SMALL = {"cifar10": (200, 50), "imagenet64": (96, 24), "imagenet": (64, 16), "criteo": (900, 100)}
+SMALL = {"cifar10": 200, "imagenet64": 96, "imagenet": 64, "criteo": 900}
 
 
 def make(root: Path, name: str, **options):
     """A small generated dataset, opened."""
-    train, validation = SMALL[name]
-    options = {"source": "synthetic", "train": train, "validation": validation} | options
+    options = {"source": "synthetic", "train": SMALL[name]} | options
     return open_dataset(name, prepare(name, root, **options)["path"])
 
 
@@ -65,8 +64,8 @@ def refused(capsys, *arguments) -> str:
 @pytest.mark.parametrize("name", ["cifar10", "imagenet64", "imagenet"])
 def test_files_are_augmented(data_root, name):
     dataset = make(data_root, name)
-    train, sizes = dataset.files(32), (dataset.train_size, dataset.validation_size)
-    assert (len(train), len(dataset.open("validation"))) == sizes == SMALL[name]
+    train = dataset.files(32)
+    assert len(train) == dataset.train_size == SMALL[name]
     image, label = train[3]
     assert image.shape == (3, 32, 32) and image.dtype == torch.uint8
     assert isinstance(label, int) and set(train.targets) == set(range(dataset.classes))
@@ -87,7 +86,7 @@ def test_resident_is_cached_and_mapped(data_root, name):
     with pytest.raises(DataError, match=rf"prepare {name} --input-size 96"):
         dataset.resident(96, 40)
     if name == "cifar10":  # which is as large as the input: it is the file's in the middle
-        source, resident = dataset.open("train"), dataset.resident(32, 10**6)
+        source, resident = dataset.open(), dataset.resident(32, 10**6)
         known = dict(zip(map(np.ndarray.tobytes, source.data), source.targets, strict=True))
         centre = resident["images"][:, :, 3:35, 3:35].transpose(0, 2, 3, 1)
         labels = [known.pop(np.ascontiguousarray(image).tobytes()) for image in centre]
@@ -111,9 +110,8 @@ def test_digits_are_scikit_learns(tmp_path):
     from sklearn.datasets import load_digits
 
     record = prepare("digits", tmp_path)
-    known = record["source"], record["train_size"], record["validation_size"]
-    assert known == ("real", 1437, 360)
-    train = open_dataset("digits", record["path"]).open("train")
+    assert (record["source"], record["train_size"]) == ("real", 1437)
+    train = open_dataset("digits", record["path"]).open()
     small = train.data.reshape(-1, 8, 4, 8, 4, 3).mean((2, 4, 5)).reshape(len(train), -1)[::29]
     # The nearest original of each image has its label and is almost it.
     distance = np.abs(small[:, None] - load_digits().data[None] * (255 / 16)).mean(2)
@@ -126,7 +124,7 @@ def test_digits_are_scikit_learns(tmp_path):
 
 @pytest.mark.parametrize("name", list(SMALL))
 def test_a_seed_reproduces_every_byte(tmp_path, name):
-    few = {"train": 20, "validation": 10, "input_sizes": [] if name == "criteo" else [32]}
+    few = {"train": 20, "input_sizes": [] if name == "criteo" else [32]}
     first, again, other = (
         digest(make(tmp_path / str(index), name, seed=seed, **few).folder)
         for index, seed in enumerate([1, 1, 2])
@@ -135,11 +133,9 @@ def test_a_seed_reproduces_every_byte(tmp_path, name):
 
 
 def test_generated_images_are_learnable(tmp_path):
-    dataset = make(tmp_path, "cifar10", train=600, validation=200)
-    (flat, labels), (other, true) = (
-        (part.data.reshape(len(part), -1) / 255, np.array(part.targets))
-        for part in map(dataset.open, ("train", "validation"))
-    )
+    dataset = make(tmp_path, "cifar10", train=800)
+    images, labels = dataset.open().data.reshape(800, -1) / 255, np.array(dataset.open().targets)
+    (flat, other), (labels, true) = np.split(images, [600]), np.split(labels, [600])
     means = np.stack([flat[labels == label].mean(0) for label in range(dataset.classes)])
     nearest = ((other[:, None] - means[None]) ** 2).sum(2).argmin(1)
     assert (nearest == true).mean() > 0.5
@@ -168,19 +164,19 @@ def test_generated_clicks_are_learnable_and_zipf_like(tmp_path):
 
 def test_ready_and_pin_say_what_is_used(tmp_path, capsys):
     pin, ready = tmp_path / "pins/cifar10.json", tmp_path / "ready/cifar10.json"
-    common = ["cifar10", "--root", tmp_path / "data", "--train", 40, "--validation", 20]
+    common = ["cifar10", "--root", tmp_path / "data", "--train", 40]
     assert run(*common, "--source", "synthetic", "--pin", pin, "--ready", ready) == 0
     record, pinned = json.loads(ready.read_text()), json.loads(pin.read_text())
     assert record == pinned | {"path": record["path"]} and Path(record["path"]).is_absolute()
     assert (record["train_size"], record["nominal_train_size"]) == (40, 50_000)
     assert str(tmp_path) not in (Path(record["path"]) / "manifest.json").read_text()
     assert str(tmp_path) not in pin.read_text()
-    assert "synthetic, 40 + 20" in capsys.readouterr().out
+    assert "synthetic, 40 samples" in capsys.readouterr().out
 
 
 def test_the_source_found_first_stays(data_root, tmp_path, capsys):
     pin, ready = tmp_path / "pin.json", tmp_path / "ready.json"
-    common = ["imagenet64", "--root", tmp_path, "--train", 32, "--validation", 8, "--pin", pin]
+    common = ["imagenet64", "--root", tmp_path, "--train", 32, "--pin", pin]
     common += ["--ready", ready]
 
     def source_found() -> str:
@@ -224,8 +220,7 @@ def test_real_cifar10_is_the_published_one(data_root, tmp_path, capsys, monkeypa
 
 def test_real_image_folder(data_root, tmp_path, capsys):
     real = tmp_path / "imagenet64"
-    for folder in ("train", "val"):
-        shutil.copytree(make(data_root, "imagenet64").data / folder, real / folder)
+    shutil.copytree(make(data_root, "imagenet64").data / "train", real / "train")
     before = digest(real)
     record = prepare("imagenet64", tmp_path, input_sizes=[64])
     assert (record["source"], record["train_size"]) == ("real", 96)
@@ -239,8 +234,8 @@ def test_real_image_folder(data_root, tmp_path, capsys):
     first.write_bytes(b"no image")
     common = ["imagenet64", "--root", tmp_path]
     assert str(first) in refused(capsys, *common, "--input-size", 32)
-    shutil.rmtree(real / "val")
-    assert f"{real}/val" in refused(capsys, *common)
+    shutil.rmtree(real / "train")
+    assert f"{real}/train" in refused(capsys, *common)
     assert not (tmp_path / "synthetic").exists()
 
 
@@ -248,7 +243,7 @@ def test_real_image_folder(data_root, tmp_path, capsys):
 
 
 def test_a_half_made_or_old_folder_is_made_again(tmp_path):
-    few = {"train": 40, "validation": 10, "input_sizes": [32]}
+    few = {"train": 40, "input_sizes": [32]}
     made = make(tmp_path, "cifar10", **few)
     whole, manifest = digest(made.folder), made.folder / "manifest.json"
     before = manifest.stat().st_ino
@@ -270,7 +265,7 @@ def test_a_study_asks_again_for_data_of_an_older_format():
 
 def test_two_prepares_at_once(tmp_path):
     command = [sys.executable, "-m", "models.data", "prepare", "criteo", "--root", tmp_path]
-    command += ["--train", "9000", "--validation", "30", "--pin", tmp_path / "pin.json", "--ready"]
+    command += ["--train", "9000", "--pin", tmp_path / "pin.json", "--ready"]
     both = [
         subprocess.Popen([*command, tmp_path / f"{index}.json"], cwd=REPOSITORY)
         for index in range(2)
@@ -280,7 +275,7 @@ def test_two_prepares_at_once(tmp_path):
     assert first == second
     assert len(open_dataset("criteo", first["path"]).resident(0, 10**6)["label"]) == 9000
     folders = [path.name for path in (tmp_path / "synthetic").iterdir() if path.is_dir()]
-    assert folders == ["criteo-9000+30-seed42"]
+    assert folders == ["criteo-9000-seed42"]
 
 
 def test_what_is_prepared_may_lie_where_nobody_can_write(data_root, monkeypatch):

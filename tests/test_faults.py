@@ -187,7 +187,7 @@ class RealMachine(Machine):
         "warmup_s": 0.5,
         "settle_s": 0.2,
     }
-    datasets = {"cifar10": {"train": 2000, "validation": 200}}
+    datasets = {"cifar10": {"train": 2000}}
     visit_s = 8
     imports = "import torch"
     use_the_card = """

@@ -34,7 +34,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory):
-    made = prepare("speech", tmp_path_factory.mktemp("data"), train=1200, validation=16)
+    made = prepare("speech", tmp_path_factory.mktemp("data"), train=1200)
     return open_dataset("speech", made["path"])
 
 
@@ -130,7 +130,7 @@ def test_two_take_turns_with_one(studio):
     studio.settings = {"trainer": "models.train"}
     measure = {"kind": "interleaved", "slices": 4, "slice_s": 0.5, "drop_s": 0.1, "warmup_s": 0}
     ladders = [{"workloads": [NAME], "counts": {2: ["alone", "naive"]}}]
-    sizes = {"speech": {"train": 200, "validation": 16}}
+    sizes = {"speech": {"train": 200}}
     studio.write(TINY, drill=study(ladders=ladders, measure=measure, datasets=sizes, cores_for=2))
     run = studio.measure()
     assert run.code == 0, run.output

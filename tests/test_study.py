@@ -86,7 +86,7 @@ STUDY_MISTAKES = r"""
 replicats: 3 | replicats: unknown key | did you mean 'replicates'?
 replicates: 0 | replicates: | equal to 1, got 0
 implementations: [fast] | implementations.0: | 'paper_step', 'eager' | got 'fast'
-datasets: {cifar: {}} | datasets.cifar: | 'cifar10', 'digits' | got 'cifar' | (and 2 more)
+datasets: {cifar: {}} | datasets.cifar: | 'cifar10', 'digits' | got 'cifar' | (and 1 more)
 cores_for_workload: {resnet: 2} | cores_for_workload: unknown workload 'resnet' | SMALL
 measure: {kind: completion} | ladders.0: a completion is measured of 'mixes' only
 measure: {kind: departure} | ladders.0.counts.1: a departure needs at least 2 members

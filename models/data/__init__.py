@@ -3,7 +3,7 @@
 `python -m models.data prepare NAME --root DATA` makes one ready; `open_dataset` reads it.
 
 The data folder: `<name>/` is the user's (or downloaded) real data and is never written into;
-`synthetic/<name>-<train>+<validation>-seed<seed>/` is generated; `prepared/<name>-...` holds what
+`synthetic/<name>-<train>-seed<seed>/` is generated; `prepared/<name>-...` holds what
 is derived from real data. A prepared folder has manifest.json and resident-<input size>/ caches.
 """
 
@@ -49,15 +49,14 @@ def prepare(
     *,
     source: str = "auto",
     train: int | None = None,
-    validation: int | None = None,
     seed: int = 42,
     input_sizes: Sequence[int] = (),
     pin: Path | None = None,
 ) -> dict:
     """Make a dataset ready under the data folder `root`; returns its record (see the manifest).
 
-    `train` and `validation` are samples to generate; real data are taken whole. A `pin` file fixes
-    the source: obeyed where it exists, written where not. Safe to run twice, also at once. Raises
+    `train` is how many samples to generate; real data are taken whole. A `pin` file fixes the
+    source: obeyed where it exists, written where not. Safe to run twice, also at once. Raises
     DataError with one line.
     """
     cls, root = DATASETS[name], root.absolute()
@@ -70,12 +69,11 @@ def prepare(
     chosen, reason = _resolve(cls, root, pinned.get("source", source), pin if pinned else None)
     reason = pinned.get("reason", reason)
     real = root / name if chosen == "real" and not cls.bundled else None
-    size = (train or cls.generated_size[0], validation or cls.generated_size[1])
+    size = train or cls.generated_size
     about = {
         "dataset": name,
         "format": cls.format,
-        "nominal_train_size": cls.nominal[0],
-        "nominal_validation_size": cls.nominal[1],
+        "nominal_train_size": cls.nominal,
         "format_version": FORMAT_VERSION,
         "source": chosen,
         "reason": reason,
@@ -83,7 +81,7 @@ def prepare(
         "location": f"../../{name}" if real else ".",
         "fingerprint": fingerprint(real) if real else None,
     }
-    target = root / "synthetic" / f"{name}-{size[0]}+{size[1]}-seed{seed}"
+    target = root / "synthetic" / f"{name}-{size}-seed{seed}"
     if chosen == "real":
         target = root / "prepared" / f"{name}-seed{seed}"
 
@@ -93,7 +91,7 @@ def prepare(
 
     def write(folder: Path) -> None:
         if not real:
-            cls.generate(folder, *size, seed)
+            cls.generate(folder, size, seed)
         files = [path for path in (real or folder).rglob("*") if path.is_file()]
         found = cls(folder, about).count() | {"bytes": sum(path.stat().st_size for path in files)}
         write_json(folder / MANIFEST, about | found)

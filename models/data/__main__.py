@@ -18,7 +18,6 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--root", type=Path, required=True, help="the data folder")
     command.add_argument("--source", choices=("auto", "real", "synthetic"), default="auto")
     command.add_argument("--train", type=int, help="samples to generate")
-    command.add_argument("--validation", type=int, help="the same for validation")
     command.add_argument("--seed", type=int, default=42)
     command.add_argument(
         "--input-size",
@@ -42,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (DataError, OSError) as error:
         print(f"data: {options['name']}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    sizes = f"{record['train_size']:,} + {record['validation_size']:,} samples"
-    line = f"data: {options['name']}: {record['source']}, {sizes} ({record['reason']})"
+    found = f"{record['source']}, {record['train_size']:,} samples ({record['reason']})"
+    line = f"data: {options['name']}: {found}"
     # Tied, stdout is its log; who watches must know what is real.
     for stream in {sys.stdout, sys.stderr} if tied else {sys.stdout}:
         print(line, file=stream)

@@ -13,7 +13,6 @@ TABLE_ROWS = (
     39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208,
     11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
 )  # fmt: skip
-SPLITS = ("train", "validation")
 ZIPF = 1.1  # exponent of the categories' frequencies
 CHUNK = 32_768  # rows generated at a time
 
@@ -26,27 +25,22 @@ class Criteo(Dataset):
     """
 
     name = "criteo"
-    format = "<split>_dense.npy, <split>_sparse.npy, <split>_label.npy"
-    # Days 0 to 22, and the first half of day 23: MLPerf Training's split of the 24 days.
-    nominal = (4_195_197_692, 89_137_319)
-    generated_size = (262_144, 32_768)
+    format = "train_dense.npy, train_sparse.npy, train_label.npy"
+    nominal = 4_195_197_692  # days 0 to 22: MLPerf Training's split of the 24 days
+    generated_size = 262_144
 
     @classmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
-        for number, (split, rows) in enumerate(zip(SPLITS, (train, validation), strict=True)):
-            starts = range(0, rows, CHUNK)
-            sizes = {start: min(CHUNK, rows - start) for start in starts}
-            chunks = parallel(
-                lambda start: clicks(sizes[start], np.random.default_rng([seed, number, start])),
-                starts,
-            )
-            for part in chunks[0]:
-                whole = np.concatenate([chunk[part] for chunk in chunks])
-                np.save(folder / f"{split}_{part}.npy", whole)
+    def generate(cls, folder: Path, train: int, seed: int) -> None:
+        def chunk(start: int) -> dict[str, np.ndarray]:
+            return clicks(min(CHUNK, train - start), np.random.default_rng([seed, 0, start]))
+
+        chunks = parallel(chunk, range(0, train, CHUNK))
+        for part in chunks[0]:
+            whole = np.concatenate([chunk[part] for chunk in chunks])
+            np.save(folder / f"train_{part}.npy", whole)
 
     def count(self) -> dict[str, int]:
-        sizes = {split: len(np.load(self.data / f"{split}_label.npy")) for split in SPLITS}
-        return {"classes": 2} | {f"{split}_size": size for split, size in sizes.items()}
+        return {"classes": 2, "train_size": len(np.load(self.data / "train_label.npy"))}
 
     def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
         return {

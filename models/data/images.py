@@ -14,7 +14,7 @@ from models.data.painter import Painter, parallel, photo_size
 BATCHES = "cifar-10-batches-py"
 TRAIN_FILES = [f"data_batch_{number}" for number in range(1, 6)]
 LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-DIGITS_VALIDATION = 360
+DIGITS = 1437  # that are trained on
 IMAGES_PER_CLASS = 16  # generated: fewer classes than 1000 where there are few images
 TOGETHER = 32  # images painted by one generator of random numbers
 
@@ -22,7 +22,7 @@ TOGETHER = 32  # images painted by one generator of random numbers
 class ImageDataset(Dataset):
     """Image classification.
 
-    `open(split, transform)` is a split as torchvision reads it; DataError where files are damaged.
+    `open(transform)`: the training images by torchvision; DataError where files are damaged.
     `files` yields (image uint8 [3,S,S], augmented, not normalised; label int).
     `resident` gives {"images": uint8 [n,3,P,P], "labels": int64 [n]} with P = margin(S).
     """
@@ -39,18 +39,17 @@ class ImageDataset(Dataset):
         how = {"color_jitter": 0.4, "interpolation": "random", "use_prefetcher": True}
         from models.data.readers import create_transform
 
-        return self.open("train", create_transform(input_size, is_training=True, **how))
+        return self.open(create_transform(input_size, is_training=True, **how))
 
     def count(self) -> dict[str, int]:
-        train, validation = self.open("train"), self.open("validation")
-        sizes = {"train_size": len(train), "validation_size": len(validation)}
-        return {"classes": len(train.classes), **sizes}
+        train = self.open()
+        return {"classes": len(train.classes), "train_size": len(train)}
 
     def prepare_resident(self, input_size: int) -> None:
         """Decode a seeded random choice of training images to uint8 [n,3,P,P], and their labels."""
 
         def write(folder: Path) -> None:
-            source = self.open("train")
+            source = self.open()
             # Shuffled, so that any leading part holds all classes.
             order = np.random.default_rng([self.seed, 0]).permutation(len(source))
             order = order[: self.resident_limit]
@@ -114,14 +113,13 @@ def decode(source, order: np.ndarray, side: int) -> np.ndarray:
 
 
 class Cifar10(ImageDataset):
-    """50,000 + 10,000 colour images of 32×32 pixels in 10 classes (Krizhevsky, 2009)."""
+    """50,000 colour images of 32×32 pixels in 10 classes (Krizhevsky, 2009)."""
 
     name = "cifar10"
     format = "cifar-10-batches-py: pickles of uint8 [n,3072] and labels"
-    nominal = (50_000, 10_000)
-    generated_size = (50_000, 10_000)
+    nominal = generated_size = 50_000
 
-    def open(self, split: str, transform=None):
+    def open(self, transform=None):
         """torchvision's CIFAR10; what it unpickles is published, by its md5, or was written
         here.
         """
@@ -129,39 +127,37 @@ class Cifar10(ImageDataset):
 
         kind = Written if self.data == self.folder else CIFAR10
         try:
-            return kind(self.data, train=split == "train", transform=transform)
+            return kind(self.data, transform=transform)
         except RuntimeError as error:
             raise DataError(f"{self.data} is not the published CIFAR-10: {error}") from None
 
     @classmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+    def generate(cls, folder: Path, train: int, seed: int) -> None:
         painter = Painter(len(LABELS), seed)
 
-        def paint(part: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-            split, number, size = part
-            rng = np.random.default_rng([seed, 2, split, number])
-            labels = rng.permutation(np.arange(size) % len(LABELS))
+        def paint(part: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            number, rows = part
+            rng = np.random.default_rng([seed, 2, 0, number])
+            labels = rng.permutation(np.arange(len(rows)) % len(LABELS))
             return np.stack([painter.image(rng, label, 32, 32) for label in labels]), labels
 
         parts = np.array_split(np.arange(train), len(TRAIN_FILES))
-        sizes = [(0, number, len(part)) for number, part in enumerate(parts)]
-        write_batches(folder, parallel(paint, [*sizes, (1, 0, validation)]), LABELS)
+        write_batches(folder, parallel(paint, enumerate(parts)), LABELS)
 
 
 class Digits(Cifar10):
-    """1,437 + 360 real images on any machine, as CIFAR-10 files.
+    """1,437 real images on any machine, as CIFAR-10 files.
 
     The UCI Optical Recognition of Handwritten Digits, test part: 8×8 grey images, scaled up to
-    32×32 RGB. The split is fixed and stratified by class.
+    32×32 RGB. The choice is fixed and stratified by class.
     """
 
     name = "digits"
-    nominal = (1_797 - DIGITS_VALIDATION, DIGITS_VALIDATION)
-    generated_size = nominal
+    nominal = generated_size = DIGITS
     bundled = "scikit-learn's bundled handwritten digits"
 
     @classmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+    def generate(cls, folder: Path, train: int, seed: int) -> None:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 
@@ -170,10 +166,8 @@ class Digits(Cifar10):
         images = (Image.fromarray(image).convert("RGB") for image in grey)
         pixels = np.stack([image.resize((32, 32), Image.Resampling.BICUBIC) for image in images])
         numbers = np.arange(len(pixels))
-        training, rest = train_test_split(
-            numbers, test_size=DIGITS_VALIDATION, stratify=digits.target, random_state=0
-        )
-        rows = [*np.array_split(training, len(TRAIN_FILES)), rest]
+        kept = {"train_size": DIGITS, "stratify": digits.target, "random_state": 0}
+        rows = np.array_split(train_test_split(numbers, **kept)[0], len(TRAIN_FILES))
         parts = [(pixels[part], digits.target[part]) for part in rows]
         write_batches(folder, parts, [str(digit) for digit in range(10)])
 
@@ -183,10 +177,10 @@ def write_batches(
 ) -> None:
     """Write CIFAR-10's files in `folder`.
 
-    parts: pixels uint8 [n,32,32,3] and labels [n] of each of TRAIN_FILES, and of test_batch.
+    parts: pixels uint8 [n,32,32,3] and labels [n] of each of TRAIN_FILES.
     """
     files = {"batches.meta": {"label_names": names}}
-    for name, (pixels, labels) in zip([*TRAIN_FILES, "test_batch"], parts, strict=True):
+    for name, (pixels, labels) in zip(TRAIN_FILES, parts, strict=True):
         rows = pixels.transpose(0, 3, 1, 2).reshape(len(pixels), 3072)
         files[name] = {"data": rows, "labels": labels.tolist()}
     (folder / BATCHES).mkdir()
@@ -198,43 +192,37 @@ def write_batches(
 
 
 class ImageNet64(ImageDataset):
-    """1,281,167 + 50,000 images of 64×64 pixels in 1000 classes (Chrabaszcz et al., 2017)."""
+    """1,281,167 images of 64×64 pixels in 1000 classes (Chrabaszcz et al., 2017)."""
 
     name = "imagenet64"
-    format = "ImageFolder: train/<class>/* and val/<class>/*"
-    nominal = (1_281_167, 50_000)
-    generated_size = (4096, 1024)
+    format = "ImageFolder: train/<class>/*"
+    nominal = 1_281_167
+    generated_size = 4096
     resident_limit = 16_384
 
-    def open(self, split: str, transform=None):
+    def open(self, transform=None):
         """torchvision's ImageFolder."""
         from models.data.readers import ImageFolder
 
         try:
-            return ImageFolder(self.data / ("train" if split == "train" else "val"), transform)
+            return ImageFolder(self.data / "train", transform)
         except FileNotFoundError as error:  # no folder, no class, or a class without images
             raise DataError(f"{self.data}: {error}") from None
 
     @classmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
-        # Every class in both splits, as ImageFolder numbers the classes it finds.
-        classes = max(1, min(1000, train // IMAGES_PER_CLASS, validation))
+    def generate(cls, folder: Path, train: int, seed: int) -> None:
+        classes = max(1, min(1000, train // IMAGES_PER_CLASS))
         painter = Painter(classes, seed)
 
-        def paint(task: tuple[int, str, range]) -> None:
-            split, top, numbers = task
-            rng = np.random.default_rng([seed, 2, split, numbers.start])
-            for number in numbers:
+        def paint(start: int) -> None:
+            rng = np.random.default_rng([seed, 2, 0, start])
+            for number in range(start, min(train, start + TOGETHER)):
                 label = number % classes
-                path = folder / top / f"n{label + 1:08d}" / f"{number}"
+                path = folder / "train" / f"n{label + 1:08d}" / f"{number}"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 cls.save(painter, rng, label, path)
 
-        tasks = []
-        for split, (top, count) in enumerate((("train", train), ("val", validation))):
-            starts = range(0, count, TOGETHER)
-            tasks += [(split, top, range(start, min(count, start + TOGETHER))) for start in starts]
-        parallel(paint, tasks)
+        parallel(paint, range(0, train, TOGETHER))
 
     @staticmethod
     def save(painter: Painter, rng: np.random.Generator, label: int, path: Path) -> None:
@@ -244,10 +232,10 @@ class ImageNet64(ImageDataset):
 
 
 class ImageNet(ImageNet64):
-    """1,281,167 + 50,000 photographs in 1000 classes (ILSVRC 2012), JPEG, about 110 kB each."""
+    """1,281,167 photographs in 1000 classes (ILSVRC 2012), JPEG, about 110 kB each."""
 
     name = "imagenet"
-    generated_size = (2048, 512)
+    generated_size = 2048
     resident_limit = 4096
 
     @staticmethod

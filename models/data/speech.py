@@ -9,7 +9,6 @@ from models.data.base import Dataset
 FRAMES_PER_S, MELS = 100, 80
 LETTERS = 28  # a to z, space, apostrophe: numbered from 1, as 0 is CTC's blank
 SHORTEST_S, USUAL_S, LONGEST_S = 2, 6, 16
-SPLITS = ("train", "validation")
 
 
 class Speech(Dataset):
@@ -20,34 +19,32 @@ class Speech(Dataset):
     """
 
     name = "speech"
-    format = "<split>_frames.npy, <split>_lengths.npy, <split>_letters.npy"
-    nominal = generated_size = (8192, 512)
+    format = "train_frames.npy, train_lengths.npy, train_letters.npy"
+    nominal = generated_size = 8192
 
     @classmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+    def generate(cls, folder: Path, train: int, seed: int) -> None:
         voice = np.random.default_rng([seed, 0])
         # Three formants, each a bump of some bands' width.
         centres = voice.uniform(0, MELS, (LETTERS, 3, 1))
         widths = voice.uniform(2, 5, (LETTERS, 3, 1))
         sounds = 4 * np.exp(-(((np.arange(MELS) - centres) / widths) ** 2)).sum(1)
-        for number, (split, seconds) in enumerate(zip(SPLITS, (train, validation), strict=True), 1):
-            rng, left, said = np.random.default_rng([seed, number]), seconds * FRAMES_PER_S, []
-            while left > 0:
-                said.append(utterance(sounds, rng))
-                left -= len(said[-1][0])
-            most = max(len(letters) for _, letters in said)
-            parts = {
-                "frames": np.concatenate([frames for frames, _ in said]),
-                "lengths": np.array([len(frames) for frames, _ in said]),
-                "letters": np.stack([np.pad(each, (0, most - len(each))) for _, each in said]),
-            }
-            for part, array in parts.items():
-                np.save(folder / f"{split}_{part}.npy", array)
+        rng, left, said = np.random.default_rng([seed, 1]), train * FRAMES_PER_S, []
+        while left > 0:
+            said.append(utterance(sounds, rng))
+            left -= len(said[-1][0])
+        most = max(len(letters) for _, letters in said)
+        parts = {
+            "frames": np.concatenate([frames for frames, _ in said]),
+            "lengths": np.array([len(frames) for frames, _ in said]),
+            "letters": np.stack([np.pad(each, (0, most - len(each))) for _, each in said]),
+        }
+        for part, array in parts.items():
+            np.save(folder / f"train_{part}.npy", array)
 
     def count(self) -> dict[str, int]:
-        frames = {s: np.load(self.data / f"{s}_lengths.npy").sum() for s in SPLITS}
-        sizes = {f"{split}_size": int(n // FRAMES_PER_S) for split, n in frames.items()}
-        return {"classes": LETTERS + 1} | sizes
+        frames = int(np.load(self.data / "train_lengths.npy").sum())
+        return {"classes": LETTERS + 1, "train_size": frames // FRAMES_PER_S}
 
     def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
         lengths = np.load(self.data / "train_lengths.npy")

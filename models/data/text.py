@@ -8,34 +8,30 @@ import numpy as np
 from models.data.base import DataError, Dataset
 
 SAMPLE = 1024  # bytes that count as one sample
-SPLITS = ("train", "validation")
 
 
 class Sources(Dataset):
     """`resident` gives {"tokens": uint8 [n, input_size + 1]}, each sequence with the byte after."""
 
     name = "sources"
-    format = "<split>.npy, uint8"
-    nominal = generated_size = (4096, 256)
+    format = "train.npy, uint8"
+    nominal = generated_size = 4096
     bundled = "the sources of Python's library"
 
     @classmethod
-    def generate(cls, folder: Path, train: int, validation: int, seed: int) -> None:
+    def generate(cls, folder: Path, train: int, seed: int) -> None:
         library = Path(sysconfig.get_path("stdlib"))
         files = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
-        wanted, found = SAMPLE * (train + validation), bytearray()
+        wanted, found = SAMPLE * train, bytearray()
         for path in files:
             if len(found) < wanted:
                 found += path.read_bytes()
         if len(found) < wanted:
             raise DataError(f"{library} holds {len(found)} bytes of sources, not {wanted}")
-        text, cut = np.frombuffer(bytes(found), np.uint8), SAMPLE * train
-        for split, part in zip(SPLITS, (text[:cut], text[cut:wanted]), strict=True):
-            np.save(folder / f"{split}.npy", part)
+        np.save(folder / "train.npy", np.frombuffer(bytes(found[:wanted]), np.uint8))
 
     def count(self) -> dict[str, int]:
-        sizes = {split: len(np.load(self.data / f"{split}.npy")) // SAMPLE for split in SPLITS}
-        return {"classes": 256} | {f"{split}_size": size for split, size in sizes.items()}
+        return {"classes": 256, "train_size": len(np.load(self.data / "train.npy")) // SAMPLE}
 
     def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
         text = np.load(self.data / "train.npy")

@@ -55,8 +55,7 @@ class Datasets:
         options = [name, "--tied", "--root", self.config.data, "--source", source]
         options += ["--seed", self.study.seed, "--pin", self.pin_file(name)]
         if name in self.study.datasets:
-            sizes = self.study.datasets[name]
-            options += ["--train", sizes.train, "--validation", sizes.validation]
+            options += ["--train", self.study.datasets[name].train]
         for size in sorted(self.sizes[name]):
             options += ["--input-size", size] if size else []
         return shlex.join(map(str, options))

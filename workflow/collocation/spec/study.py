@@ -142,10 +142,10 @@ class Mix(Group):
 
 
 class Sizes(Strict):
-    """How many samples to generate (or, for criteo, to read) of a dataset."""
+    """How many samples to generate of a dataset."""
 
     train: StrictInt = Field(ge=8)  # to train on
-    validation: StrictInt = Field(ge=8)  # to validate with
+    validation: StrictInt | None = Field(None, ge=8)  # of studies that were measured: not used
 
 
 class Study(Strict):
