@@ -16,8 +16,9 @@ from tests.specs import cell, member
 from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report
-from workflow.collocation.sharing.interleaved import Together
-from workflow.collocation.sharing.naive import Plain
+from workflow.collocation.sharing.interleaved import Interleaved
+from workflow.collocation.sharing.naive import Naive
+from workflow.collocation.spec.cell import MeasureSpec
 
 OURS = {0: Report(20, "GPU-0", 132, 2**30), 1: Report(10, "GPU-0", 132, 2**30)}
 US = os.getpid()  # a stranger that this machine has
@@ -34,21 +35,34 @@ def card(compute: list[int] | None, clients: list[int] | None) -> FakeCard:
     return FakeCard(listed={"compute": compute, "mps": clients})
 
 
-def served(device: FakeCard, clients: list[int], status: str = "ACTIVE", **limits) -> mps.Clients:
-    """Member 0 as a client of server 5, whose daemon lists these clients."""
+def plain(device: FakeCard) -> Naive:
+    return Naive(cell("naive", count=2), device)
+
+
+def daemon(device: FakeCard, clients: list[int], status: str = "ACTIVE") -> SimpleNamespace:
+    """The daemon of server 5, which lists these clients."""
     answers = {
         "get_server_list": "5\n",
         "get_server_status 5": f"{status}\n",
         "get_client_list 5": "".join(f"{pid}\n" for pid in clients),
         "get_default_client_priority": "0\n",
     }
-    daemon = SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": device.uuid})
-    return mps.Clients(device, daemon, {0: member(**limits)})
+    return SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": device.uuid})
 
 
-def both(device: FakeCard, clients: list[int]) -> Together:
-    """Member 0 is a client of server 5, member 1 a separate process."""
-    return Together(Plain(device), served(device, clients), {"mps": [0], "naive": [1]})
+def served(device: FakeCard, clients: list[int], status: str = "ACTIVE", **limits) -> mps.Mps:
+    """Member 0 as a client."""
+    it = mps.Mps(cell("mps", member(**limits)), device)
+    it.daemon = daemon(device, clients, status)
+    return it
+
+
+def both(device: FakeCard, clients: list[int]) -> Interleaved:
+    """Member 0 is a client, member 1 a separate process."""
+    spec = cell("mps-naive", member(condition=0), member(condition=1))
+    it = Interleaved(spec.model_copy(update={"measure": MeasureSpec(kind="interleaved")}), device)
+    it.served.daemon = daemon(device, clients)
+    return it
 
 
 # NVML's lists of processes and of MPS clients beside the members 20 and 10, and for MPS the server
@@ -84,7 +98,7 @@ CASES = [("naive", *case) for case in NAIVE] + [("both", *case) for case in TOGE
 @pytest.mark.parametrize(("method", "compute", "clients", "expected"), CASES)
 def test_nvml_lists_the_members_and_nobody_else(method, compute, clients, expected):
     device = card(compute, clients)
-    it = Plain(device) if method == "naive" else both(device, [20])
+    it = plain(device) if method == "naive" else both(device, [20])
     if isinstance(expected, tuple):
         error, words = expected
         with pytest.raises(error, match=re.escape(words)) as caught:
@@ -126,7 +140,7 @@ def test_the_daemons_list_tells_who_is_a_client(clients, words):
 )
 def test_a_member_on_another_device_fails_the_cell(uuid, other, words):
     found = OURS | {1: replace(OURS[1], device_uuid=uuid)}
-    for it in (Plain(card([other, 20], [])), both(card([5, other, 20], [20]), [20])):
+    for it in (plain(card([other, 20], [])), both(card([5, other, 20], [20]), [20])):
         if words is None:
             assert it.witness(found)["verified"]
             continue
@@ -135,7 +149,7 @@ def test_a_member_on_another_device_fails_the_cell(uuid, other, words):
 
 
 def test_with_nobody_left_nothing_is_proven():
-    assert Plain(card([], [])).witness({})["verified"] is None
+    assert plain(card([], [])).witness({})["verified"] is None
     found = served(card([5], []), []).witness({})
     assert (found["verified"], found["server"], found["status"]) == (None, 5, "ACTIVE")
     with pytest.raises(NotInForce, match="^MPS: server 5 is FAULT, not ACTIVE$"):
@@ -162,7 +176,8 @@ def test_a_daemon_that_does_not_list_its_one_server_fails_the_cell(answer, says)
 
 def test_a_plain_member_is_not_the_daemons_to_drop():
     asked = []
-    it = Together(Plain(FakeCard(), {8}), SimpleNamespace(release=asked.append), {})
+    it = both(FakeCard(), [7])
+    it.plain.names, it.served.release = {8}, asked.append
     it.release(8)
     it.release(7)
     assert asked == [7]
@@ -174,7 +189,7 @@ def test_a_plain_member_is_not_the_daemons_to_drop():
 def test_what_a_member_started_itself_is_nobody_elses(sleepers):
     """Else its cell would be measured again for ever."""
     ours = {0: replace(OURS[0], pid=US)}
-    assert Plain(card([US, sleepers()], [])).witness(ours)["verified"] is True
+    assert plain(card([US, sleepers()], [])).witness(ours)["verified"] is True
 
 
 def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
@@ -183,7 +198,7 @@ def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
     monkeypatch.setattr(
         FakeCard, "processes", lambda _: {"compute": next(answers, [20, 10]), "mps": []}
     )
-    assert Plain(FakeCard()).witness(OURS)["compute"] == [20, 10]
+    assert plain(FakeCard()).witness(OURS)["compute"] == [20, 10]
 
 
 def test_nobody_may_be_on_the_card_when_a_method_is_entered(tmp_path):

@@ -22,7 +22,7 @@ from tests.studio import Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.sharing.interleaved import Together
+from workflow.collocation.sharing.interleaved import Interleaved
 from workflow.collocation.spec.grid import Cell, expand
 from workflow.collocation.spec.names import conditions_of
 from workflow.collocation.spec.study import Study
@@ -106,9 +106,9 @@ def test_sets_that_the_card_has_no_room_for_together_get_cells_of_their_own():
 
 def test_sets_of_clients_alone_are_proven_by_their_daemon():
     """Though a member is in more than one of them."""
-    plain = SimpleNamespace(device=SimpleNamespace(uuid="GPU-0"))
-    clients = SimpleNamespace(members={0: 0, 1: 1}, witness=lambda reports, plain: "proof")
-    both = Together(plain, clients, {"2xmps": [0, 1], "1xmps": [0]})
+    [turns] = planned(3, ["2xmps", "mps"])
+    both = Interleaved(turns.spec, SimpleNamespace(uuid="GPU-0"))
+    both.served.witness = lambda reports, plain: "proof"
     report = Report(pid=1, device_uuid="GPU-0", sm_count=None, memory_free=None)
     assert both.witness({0: report, 1: report}) == "proof"
 

@@ -1,7 +1,6 @@
 """The contract of a method: one that is defined here alone is planned, refused, entered, proven."""
 
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +8,7 @@ from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.run import waiting
-from workflow.collocation.sharing.base import FAMILIES, Method, Sharing, register
+from workflow.collocation.sharing.base import FAMILIES, Method, register
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.spec import methods as planned_methods
 from workflow.collocation.spec.grid import Cell, expand
@@ -19,23 +18,13 @@ from workflow.collocation.spec.workloads import VisionWorkload
 WORKLOADS = {"plain": VisionWorkload(**workload())}
 
 
-@dataclass(frozen=True)
 class InTurn(Method):
     """Members that are told whose turn it is."""
 
     family = "in_turn"
 
-    @contextmanager
-    def enter(self, spec, device, log):
-        yield Turns(len(spec.members))
-
-
-@dataclass
-class Turns(Sharing):
-    members: int
-
     def environment(self, member):
-        return {"CUDA_VISIBLE_DEVICES": "", "TURN": f"{member} of {self.members}"}
+        return {"CUDA_VISIBLE_DEVICES": "", "TURN": f"{member} of {len(self.spec.members)}"}
 
     def witness(self, reports):
         return {"verified": True, "turns": {member: r.pid for member, r in reports.items()}}

@@ -153,12 +153,16 @@ def test_a_memory_limit_shows_where_the_card_has_more_than_the_member_sees(free,
 
 
 def test_refusals(monkeypatch):
-    method, one = named("mps"), cell("mps_own", member(sm_percent=50))
-    assert method.refusal(SPEC, GPU) is method.refusal(one, GPU) is None
+    one = cell("mps_own", member(sm_percent=50))
+
+    def refusal(spec, device):
+        return named("mps")(spec, device).refusal()
+
+    assert refusal(SPEC, GPU) is refusal(one, GPU) is None
     unknown = replace(GPU, sm_count=None)
-    assert method.refusal(SPEC, unknown) is None
-    assert method.refusal(one, unknown).startswith("mps_own: a limit of SMs cannot be proven: ")
-    assert method.refusal(SPEC, None).startswith("MPS needs an NVIDIA GPU, and there is none")
+    assert refusal(SPEC, unknown) is None
+    assert refusal(one, unknown).startswith("mps_own: a limit of SMs cannot be proven: ")
+    assert refusal(SPEC, None).startswith("MPS needs an NVIDIA GPU, and there is none")
     monkeypatch.setenv("PATH", "")
     reason = "MPS needs nvidia-cuda-mps-control, which is not on PATH"
     with pytest.raises(Unsupported, match=reason):

@@ -145,12 +145,12 @@ def planned(*methods: str, count: int = 2, **extra):
 def test_a_set_in_one_process_is_one_context():
     [graphs] = planned("streams", implementations=["graph"])
     assert graphs.spec.measure.second_context and graphs.spec.methods == ["streams"] * 2
-    assert sharing.named("streams").processes(graphs.spec) == 1
+    assert sharing.named("streams")(graphs.spec, None).processes() == 1
     words = ["alone", "naive", "mps", "2xstreams", "streams"]
     [turns] = planned(*words, count=3, implementations=["graph"], measure=TURNS)
     assert turns.spec.measure.second_context is None
     assert turns.spec.methods == ["naive"] * 4 + ["mps"] * 3 + ["streams"] * 3
-    assert sharing.named(turns.method).processes(turns.spec) == 4 + 1 + 1
+    assert sharing.named(turns.method)(turns.spec, None).processes() == 4 + 1 + 1
     with pytest.raises(ValueError, match="1 to 32 members, not 33"):
         planned("streams", count=33)
 

@@ -19,7 +19,7 @@ from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import Display
-from workflow.collocation.sharing.base import Sharing
+from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
@@ -56,7 +56,7 @@ class Conductor:
     """
 
     server: Server
-    sharing: Sharing
+    sharing: Method
     specs: list[dict]
     measure: MeasureSpec
     log: Path

@@ -11,7 +11,7 @@ from pathlib import Path
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.record.values import File, Telemetry, Window
 from workflow.collocation.run.progress import Display
-from workflow.collocation.sharing.base import Sharing
+from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import owner
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.watch import Watch
@@ -28,7 +28,7 @@ class Observation:
 
     settings: dict
     device: Device | None
-    sharing: Sharing
+    sharing: Method
     core_sets: list[list[int]]
     folder: Path
     scratch: Path

@@ -17,7 +17,7 @@ from workflow.collocation.sharing import (  # noqa: F401
     naive,
     streams,
 )
-from workflow.collocation.sharing.base import Sharing, named
+from workflow.collocation.sharing.base import Method, named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
 from workflow.collocation.sharing.mig_card import blocked, recover
 from workflow.collocation.spec.cell import CellSpec
@@ -26,9 +26,9 @@ from workflow.collocation.spec.methods import divides
 
 def refusal(spec: CellSpec, device: Device | None) -> str | None:
     """Why the cell's method cannot run on this machine, or None. Reads only."""
-    method = named(spec.method)
+    method = named(spec.method)(spec, device)
     try:
-        reason = method.refusal(spec, device)
+        reason = method.refusal()
         if not reason and device is not None and not divides(spec.method):
             reason = blocked(device, None)
     except Unsupported as error:
@@ -36,12 +36,12 @@ def refusal(spec: CellSpec, device: Device | None) -> str | None:
     except NotInForce:  # the card does not answer now: no reason that lasts
         reason = None
     if not reason and device is not None:
-        reason = device.too_many(method.processes(spec))
+        reason = device.too_many(method.processes())
     return f"{reason}; {method.experimental}" if reason and method.experimental else reason
 
 
 @contextmanager
-def enter(spec: CellSpec, device: Device | None, log: Path) -> Iterator[Sharing]:
+def enter(spec: CellSpec, device: Device | None, log: Path) -> Iterator[Method]:
     """Set the cell's method up; `log` is the folder for what the method's own programs print.
 
     To be entered by who holds the device's lock. Raises GpuBusy, NotInForce or Unsupported;
@@ -54,5 +54,6 @@ def enter(spec: CellSpec, device: Device | None, log: Path) -> Iterator[Sharing]
         raise Unsupported(reason)
     if device is not None:
         require_free(device)
-    with named(spec.method).enter(spec, device, log) as sharing:
-        yield sharing
+    method = named(spec.method)(spec, device)
+    with method.entered(log):
+        yield method

@@ -1,12 +1,11 @@
-"""What a way to share a GPU is: a `Method`, which sets it up, and a `Sharing`, which is set up.
+"""What a way to share a GPU is: a `Method`, one class each.
 
-A new method is one module with both, and `register`; the package's `__init__` imports it. Nothing
-elsewhere may ask what a method's name begins with.
+A new method is one module with its class, and `register`; the package's `__init__` imports it.
+Nothing elsewhere may ask what a method's name begins with.
 """
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,8 +16,35 @@ from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.names import JOIN, family_of
 
 
-class Sharing(ABC):
-    """A method that was entered: what members start with, and the evidence that it is in force."""
+class Method(ABC):
+    """How the members of one cell share its GPU: what stands against it, what members start with,
+    and the evidence that it is in force. device: None on a CPU.
+    """
+
+    family: ClassVar[str]  # what it is a kind of: <family>, <family>_<variant>
+    experimental: ClassVar[str | None] = None  # why its results are not to be trusted yet
+
+    def __init__(self, spec: CellSpec, device: Device | None):
+        self.spec, self.device, self.name = spec, device, spec.method
+        self.names: set[int] = set()  # PIDs as NVML may list members and servers, once witnessed
+
+    # -- before -----------------------------------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """Why it cannot run this cell on this card, or None. Reads only."""
+        return None
+
+    def processes(self) -> int:
+        """How many processes of the cell CUDA sees on the card at once."""
+        return 1
+
+    def entered(self, log: Path) -> AbstractContextManager:
+        """Set it up for a cell that it does not refuse, and on every way out take it down; `log` is
+        the folder for what its own programs print. Raises NotInForce or Unsupported.
+        """
+        return nullcontext()
+
+    # -- once it is entered -----------------------------------------------------------------------
 
     @abstractmethod
     def environment(self, member: int) -> dict[str, str]:
@@ -41,7 +67,7 @@ class Sharing(ABC):
 
     def own_pids(self) -> set[int]:
         """PIDs under which NVML may list members and their servers, as far as witnessed."""
-        return set()
+        return self.names
 
     def instances(self) -> dict[str, int | None]:
         """The GPU instances in use under MIG, as telemetry calls them ("gi:1"), and their SMs."""
@@ -50,32 +76,6 @@ class Sharing(ABC):
     def entity(self, member: int) -> str:
         """Where the member runs, as telemetry calls it: "gpu", or a GPU instance."""
         return "gpu"
-
-
-@dataclass(frozen=True)
-class Method(ABC):
-    """A way to share a GPU. name: as studies, run.json and folders have it."""
-
-    name: str
-
-    family: ClassVar[str]  # what it is a kind of: <family>, <family>_<variant>
-    experimental: ClassVar[str | None] = None  # why its results are not to be trusted yet
-
-    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
-        """Why it cannot run this cell on this card, or None. Reads only."""
-        return None
-
-    def processes(self, spec: CellSpec) -> int:
-        """How many processes of a cell CUDA sees on the card at once."""
-        return 1
-
-    @abstractmethod
-    def enter(
-        self, spec: CellSpec, device: Device | None, log: Path
-    ) -> AbstractContextManager[Sharing]:
-        """Set it up for a cell that it does not refuse, and on every way out take it down; `log` is
-        the folder for what its own programs print. Raises NotInForce or Unsupported.
-        """
 
 
 FAMILIES: dict[str, type[Method]] = {}
@@ -88,9 +88,8 @@ def register(method: type[Method], bounds: methods.Bounds | None = None) -> None
         methods.METHODS[method.family] = bounds
 
 
-def named(name: str) -> Method:
+def named(name: str) -> type[Method]:
     """The method of that name: a family's first, one of its variants, or one whose conditions are
     interleaved. Raises KeyError.
     """
-    family = "interleaved" if JOIN in name else family_of(name)
-    return (FAMILIES.get(name) or FAMILIES[family])(name)
+    return FAMILIES.get(name) or FAMILIES["interleaved" if JOIN in name else family_of(name)]

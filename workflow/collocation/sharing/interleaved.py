@@ -5,71 +5,49 @@ one private MPS daemon may be on a card together; each condition is proven for i
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.sharing import evidence, mps, mps_daemon, naive, streams
-from workflow.collocation.sharing.base import Method, Sharing, named, register
+from workflow.collocation.sharing import evidence, streams
+from workflow.collocation.sharing.base import Method, named, register
 from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.sharing.mps import Mps
+from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.spec.cell import CellSpec, MemberSpec
 from workflow.collocation.spec.names import PLAIN, STREAMS, Condition, conditions
 
 
-@dataclass(frozen=True)
 class Interleaved(Method):
+    """`conditions`: members of each one. `served`: the clients, where a condition has some; all
+    others are `plain`, of which those that are `joined` are jobs of one process.
+    """
+
     family = "interleaved"
 
-    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
-        for condition, members in self._conditions(spec):
+    def __init__(self, spec: CellSpec, device: Device | None):
+        super().__init__(spec, device)
+        self.conditions = {condition.name: [*own] for condition, own in self._conditions()}
+        self.joined = {m for m, method in enumerate(spec.methods) if method == STREAMS}
+        clients = {m: spec.members[m] for m, its in enumerate(spec.methods) if its not in PLAIN}
+        of_mps = spec.model_copy(update={"method": "mps"})
+        self.plain = Naive(spec, device)
+        self.served = Mps(of_mps, device, clients) if clients else None
+
+    def refusal(self) -> str | None:
+        for condition, members in self._conditions():
             part = {"method": condition.method, "members": tuple(members.values())}
-            if reason := named(condition.method).refusal(spec.model_copy(update=part), device):
+            own = named(condition.method)(self.spec.model_copy(update=part), self.device)
+            if reason := own.refusal():
                 return reason
         return None
 
-    def processes(self, spec: CellSpec) -> int:
-        methods = spec.methods
-        plain = methods.count("naive") + (STREAMS in methods)
-        return plain + any(method not in PLAIN for method in methods)
+    def processes(self) -> int:
+        separate = self.spec.methods.count("naive")
+        return separate + bool(self.joined) + (self.served is not None)
 
-    @contextmanager
-    def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Together"]:
-        members = {condition.name: list(own) for condition, own in self._conditions(spec)}
-        clients = {m: spec.members[m] for m, its in enumerate(spec.methods) if its not in PLAIN}
-        daemon = mps_daemon.running(device.uuid, log / "mps") if clients else nullcontext()
-        with daemon as running:
-            served = mps.Clients(device, running, clients) if clients else None
-            joined = frozenset(m for m, its in enumerate(spec.methods) if its == STREAMS)
-            yield Together(naive.Plain(device), served, members, joined)
-
-    def _conditions(self, spec: CellSpec) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
-        """Each condition and its members, by their index; a part of a set has none of its own."""
-        names = [member.workload for member in spec.members]
-        found = conditions(self.name, names)
-        for index, condition in enumerate(found):
-            own = {m: its for m, its in enumerate(spec.members) if its.condition == index}
-            if not own:
-                own = {
-                    m: its
-                    for m, its in enumerate(spec.members)
-                    if found[its.condition].method == condition.method
-                    and not found[its.condition].job
-                }
-                own = dict(list(own.items())[: condition.jobs])
-            yield condition, own
-
-
-@dataclass
-class Together(Sharing):
-    """`conditions`: members of each one. `served`: the clients, where a condition has some.
-    `joined`: members that are jobs of one process.
-    """
-
-    plain: naive.Plain
-    served: mps.Clients | None
-    conditions: dict[str, list[int]]
-    joined: frozenset[int] = frozenset()
+    def entered(self, log: Path) -> AbstractContextManager:
+        return self.served.entered(log) if self.served else nullcontext()
 
     def environment(self, member: int) -> dict[str, str]:
         queues = streams.QUEUES if member in self.joined else {}
@@ -79,30 +57,43 @@ class Together(Sharing):
         """What each method says of its own members: plain ones are no clients of the daemon."""
         own = {m: report for m, report in reports.items() if m in self.joined}
         found = self._separate(reports)
-        return found | {"streams": streams.own_streams(own, self.plain.device)} if own else found
+        return found | {"streams": streams.own_streams(own, self.device)} if own else found
 
     def _separate(self, reports: dict[int, Report]) -> dict:
         if self.served is None:
             return self.plain.witness(reports)
         plain = {m: report for m, report in reports.items() if self._of(m) is self.plain}
         clients = {m: report for m, report in reports.items() if m not in plain}
-        evidence.require_device("naive", plain, self.plain.device.uuid, self.plain.device)
+        evidence.require_device("naive", plain, self.device.uuid, self.device)
         found = self.served.witness(clients, plain)
-        if set(self.served.members) == set().union(*self.conditions.values()):
+        if len(self.served.clients) == len(self.spec.members):
             return found
         other = self.plain.facts(plain, self.served.listed)
         both = found["verified"] and other["verified"]
         return {"verified": both or None, "mps": found, "naive": other}
 
     def own_pids(self) -> set[int]:
-        return self.plain.own_pids() | (self.served.own_pids() if self.served else set())
+        return self.plain.names | (self.served.names if self.served else set())
 
     def release(self, pid: int) -> None:
         if self.served and pid not in self.plain.names:
             self.served.release(pid)
 
-    def _of(self, member: int) -> Sharing:
-        return self.served if self.served and member in self.served.members else self.plain
+    def _of(self, member: int) -> Method:
+        return self.served if self.served and member in self.served.clients else self.plain
+
+    def _conditions(self) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
+        """Each condition and its members, by their index; a part of a set has none of its own."""
+        members = dict(enumerate(self.spec.members))
+        found = conditions(self.name, [member.workload for member in members.values()])
+        for index, condition in enumerate(found):
+            own = {m: its for m, its in members.items() if its.condition == index}
+            if not own:
+                sets = {n for n, of in enumerate(found) if of.method == condition.method}
+                sets -= {n for n, of in enumerate(found) if of.job}
+                alike = [(m, its) for m, its in members.items() if its.condition in sets]
+                own = dict(alike[: condition.jobs])
+            yield condition, own
 
 
 register(Interleaved)

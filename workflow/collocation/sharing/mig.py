@@ -9,47 +9,37 @@ divided by it yet.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from workflow.collocation.gpu import Device
 from workflow.collocation.sharing import evidence, mig_card, mig_nvml
-from workflow.collocation.sharing.base import Method, Sharing, register
+from workflow.collocation.sharing.base import Method, register
 from workflow.collocation.sharing.evidence import NotInForce, Report, called
 from workflow.collocation.sharing.mig_layout import Layout, plan
 from workflow.collocation.sharing.mig_nvml import Compute, Instance
-from workflow.collocation.spec.cell import CellSpec
 
 
-@dataclass(frozen=True)
 class Mig(Method):
+    """parts: the GPU instance of each part of the layout, once it is entered."""
+
     family = "mig"
     experimental = "MIG is experimental: it has divided a simulated card only"
 
-    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
-        if device is None:
-            return "MIG needs an NVIDIA GPU, and there is none on this machine"
-        card = mig_nvml.read(device)
-        if card is None:
-            return f"{device.name} has no MIG"
-        return mig_card.blocked(device, plan(spec, card))
-
-    @contextmanager
-    def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Divided"]:
-        layout = plan(spec, mig_nvml.read(device))
-        with mig_card.divided(device, layout) as parts:
-            yield Divided(self.name, device, layout, parts)
-
-
-@dataclass
-class Divided(Sharing):
-    """parts: the GPU instance of each part of the layout."""
-
-    method: str
-    device: Device
     layout: Layout
     parts: list[Instance]
-    names: set[int] = field(default_factory=set)  # PIDs under which NVML may list the members
+
+    def refusal(self) -> str | None:
+        if self.device is None:
+            return "MIG needs an NVIDIA GPU, and there is none on this machine"
+        card = mig_nvml.read(self.device)
+        if card is None:
+            return f"{self.device.name} has no MIG"
+        return mig_card.blocked(self.device, plan(self.spec, card))
+
+    @contextmanager
+    def entered(self, log: Path) -> Iterator[None]:
+        self.layout = plan(self.spec, mig_nvml.read(self.device))
+        with mig_card.divided(self.device, self.layout) as self.parts:
+            yield
 
     def seat(self, member: int) -> tuple[Instance, Compute]:
         """Where the member runs."""
@@ -59,9 +49,6 @@ class Divided(Sharing):
     def environment(self, member: int) -> dict[str, str]:
         uuid = self.seat(member)[1].uuid
         return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
-
-    def own_pids(self) -> set[int]:
-        return self.names
 
     def instances(self) -> dict[str, int | None]:
         return {f"gi:{one.id}": one.profile.sm_count for one in self.parts}
@@ -78,7 +65,7 @@ class Divided(Sharing):
                 f"that: there is {there}"
             )
         members = {member: self._facts(member, report) for member, report in reports.items()}
-        listed = evidence.require_members(self.method, self.device, reports)
+        listed = evidence.require_members(self.name, self.device, reports)
         told = bool(reports) and None not in [report.sm_count for report in reports.values()]
         return {
             "verified": told or None,
@@ -91,10 +78,10 @@ class Divided(Sharing):
     def _facts(self, member: int, report: Report) -> dict:
         """What is evidence of this member's seat; raises NotInForce if it is not in it."""
         instance, mine = self.seat(member)
-        evidence.require_device(self.method, {member: report}, mine.uuid)
+        evidence.require_device(self.name, {member: report}, mine.uuid)
         if report.sm_count not in (None, mine.sm_count):
             raise NotInForce(
-                f"{self.method}: {called(member, report)} can use {report.sm_count} SMs; its "
+                f"{self.name}: {called(member, report)} can use {report.sm_count} SMs; its "
                 f"instance {instance.profile.name} ({mine.uuid}) has {mine.sm_count}"
             )
         return {

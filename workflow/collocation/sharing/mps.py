@@ -10,13 +10,12 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.process_lifetime import trees
 from workflow.collocation.sharing import evidence, mps_daemon
-from workflow.collocation.sharing.base import Method, Sharing, register
+from workflow.collocation.sharing.base import Method, register
 from workflow.collocation.sharing.evidence import Listed, NotInForce, Report, Reports, called
 from workflow.collocation.spec.cell import CellSpec, MemberSpec
 
@@ -33,44 +32,45 @@ SET_BY = {  # what a member is limited to → the variable that does it
 }
 
 
-@dataclass(frozen=True)
 class Mps(Method):
-    family = "mps"
+    """The members that one daemon serves on the GPU.
 
-    def refusal(self, spec: CellSpec, device: Device | None) -> str | None:
-        if device is None:
+    clients: these with their limits, of an interleaved cell; else all of the cell. server: the MPS
+    server's PID as first witnessed; a later one is another server. listed: what NVML listed when
+    last asked.
+    """
+
+    family = "mps"
+    daemon: mps_daemon.Daemon
+
+    def __init__(
+        self,
+        spec: CellSpec,
+        device: Device | None,
+        clients: dict[int, MemberSpec] | None = None,
+    ):
+        super().__init__(spec, device)
+        self.clients = clients or dict(enumerate(spec.members))
+        self.server: int | None = None
+        self.listed: Listed = {}
+
+    def refusal(self) -> str | None:
+        if self.device is None:
             return "MPS needs an NVIDIA GPU, and there is none on this machine"
         if shutil.which(mps_daemon.CONTROL) is None:
             return f"MPS needs {mps_daemon.CONTROL}, which is not on PATH"
-        if device.sm_count is None and any(its.sm_percent for its in spec.members):
-            unknown = f"how many SMs {device.name} has is not known"
-            return f"{spec.method}: a limit of SMs cannot be proven: {unknown}"
+        if self.device.sm_count is None and any(its.sm_percent for its in self.clients.values()):
+            unknown = f"how many SMs {self.device.name} has is not known"
+            return f"{self.name}: a limit of SMs cannot be proven: {unknown}"
         return None
 
     @contextmanager
-    def enter(self, spec: CellSpec, device: Device, log: Path) -> Iterator["Clients"]:
-        with mps_daemon.running(device.uuid, log / "mps") as daemon:
-            yield Clients(device, daemon, dict(enumerate(spec.members)), spec.method)
-
-
-@dataclass
-class Clients(Sharing):
-    """The members that one daemon serves on the GPU.
-
-    members: with their limits. method: for sentences. server: the MPS server's PID as first
-    witnessed; a later one is another server. listed: what NVML listed when last asked.
-    """
-
-    device: Device
-    daemon: mps_daemon.Daemon
-    members: dict[int, MemberSpec]
-    method: str = "mps"
-    server: int | None = None
-    names: set[int] = field(default_factory=set)  # PIDs of server and members, as witnessed
-    listed: Listed = field(default_factory=dict)
+    def entered(self, log: Path) -> Iterator[None]:
+        with mps_daemon.running(self.device.uuid, log / "mps") as self.daemon:
+            yield
 
     def environment(self, member: int) -> dict[str, str]:
-        given = {key: getattr(self.members[member], key) for key in SET_BY}
+        given = {key: getattr(self.clients[member], key) for key in SET_BY}
         limits = {
             n: form.format(given[k]) for k, (n, form) in SET_BY.items() if given[k] is not None
         }
@@ -78,7 +78,7 @@ class Clients(Sharing):
 
     def witness(self, reports: dict[int, Report], plain: Reports | None = None) -> dict:
         """plain: members of other conditions, which have to be none of the daemon's clients."""
-        evidence.require_device(self.method, reports, self.device.uuid, self.device)
+        evidence.require_device(self.name, reports, self.device.uuid, self.device)
         servers = _pids(self.daemon.ask("get_server_list"))
         if len(servers) != 1:
             raise NotInForce(f"MPS: one server was expected, the daemon lists {servers or 'none'}")
@@ -95,9 +95,7 @@ class Clients(Sharing):
             raise NotInForce(f"MPS: among server {server}'s clients, not planned so: {joined}")
         found = map(evidence.processes_of, reports.values())
         self.names |= {server}.union(*found)
-        self.listed = evidence.require_members(
-            self.method, self.device, plain or {}, reports, server
-        )
+        self.listed = evidence.require_members(self.name, self.device, plain or {}, reports, server)
         limits = {m: self._limit_in_force(m, report) for m, report in reports.items()}
         proven = bool(reports) and not any(limit["unproven"] for limit in limits.values())
         self.server = server
@@ -114,14 +112,11 @@ class Clients(Sharing):
             "limits": limits,
         }
         # No interface of MPS shows what priority a client has: only how members do tells.
-        asked = {m: its.priority for m, its in self.members.items() if its.priority is not None}
+        asked = {m: its.priority for m, its in self.clients.items() if its.priority is not None}
         if asked:
             default = self.daemon.ask("get_default_client_priority").strip()
             found["priorities"] = {"asked": asked, "default": default, "seen": None}
         return found
-
-    def own_pids(self) -> set[int]:
-        return self.names
 
     def release(self, pid: int) -> None:
         """Have the server drop the work of one member's processes, so that killing it then harms no
@@ -144,9 +139,9 @@ class Clients(Sharing):
 
         `unproven`: why what the member saw proves nothing, although it does not contradict.
         """
-        percent = self.members[member].sm_percent
-        memory = self.members[member].pinned_memory_mb
-        who, total = f"{self.method}: {called(member, report)}", self.device.sm_count
+        percent = self.clients[member].sm_percent
+        memory = self.clients[member].pinned_memory_mb
+        who, total = f"{self.name}: {called(member, report)}", self.device.sm_count
         has, free = report.sm_count, report.memory_free
         expected = card_free = unproven = None
         if percent is None and None not in (has, total) and has != total:

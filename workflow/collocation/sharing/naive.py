@@ -1,41 +1,20 @@
 """naive: separate processes on one GPU, time-sliced by the driver."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from workflow.collocation.gpu import Device
 from workflow.collocation.sharing import evidence
-from workflow.collocation.sharing.base import Method, Sharing, register
+from workflow.collocation.sharing.base import Method, register
 from workflow.collocation.sharing.evidence import Listed, Report, Reports
-from workflow.collocation.spec.cell import CellSpec
 
 
-@dataclass(frozen=True)
 class Naive(Method):
     family = "naive"
 
-    def processes(self, spec: CellSpec) -> int:
-        return len(spec.members)
-
-    @contextmanager
-    def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator["Plain"]:
-        yield Plain(device)
-
-
-@dataclass
-class Plain(Sharing):
-    device: Device | None
-    names: set[int] = field(default_factory=set)  # PIDs of members, as far as witnessed
+    def processes(self) -> int:
+        return len(self.spec.members)
 
     def environment(self, member: int) -> dict[str, str]:
         if self.device is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
         return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
-
-    def own_pids(self) -> set[int]:
-        return self.names
 
     def witness(self, reports: dict[int, Report]) -> dict:
         if self.device is None:

@@ -1,31 +1,21 @@
 """streams: all jobs in one process, each on a CUDA stream of its own (models/streams.py)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-
 from workflow.collocation.gpu import Device
-from workflow.collocation.sharing import naive
-from workflow.collocation.sharing.base import Method, Sharing, register
+from workflow.collocation.sharing.base import register
 from workflow.collocation.sharing.evidence import NotInForce, Report, Reports, called
-from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.spec.names import STREAMS
 
 # Hardware queues; by default 8, and streams that share one wait for each other.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
-@dataclass(frozen=True)
-class Streams(Method):
+class Streams(Naive):
     family = STREAMS
 
-    @contextmanager
-    def enter(self, spec: CellSpec, device: Device | None, log: Path) -> Iterator[Sharing]:
-        yield OneProcess(device)
+    def processes(self) -> int:
+        return 1
 
-
-class OneProcess(naive.Plain):
     def environment(self, member: int) -> dict[str, str]:
         return super().environment(member) | QUEUES
 
