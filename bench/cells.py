@@ -69,7 +69,7 @@ def entered(cell: Cell, dataset: dict, device, folder: Path) -> Iterator[tuple]:
     sets, _ = cores.plan_conditions(cell.spec.shares(), numa=device.numa_node if device else None)
     key, where = (device.uuid, "cuda") if device else ("cpu", "cpu")
     with (
-        device_lock(key, {"study": "bench", "cell": cell.id}, print),
+        device_lock(key, {"study": "bench", "cell": cell.id}, lambda holder: None),
         methods.enter(cell.spec, device, folder) as sharing,
     ):
         environments = [sharing.environment(index) for index in range(cell.n)]

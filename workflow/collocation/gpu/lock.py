@@ -13,7 +13,6 @@ from pathlib import Path
 from workflow.collocation.spec.errors import printable
 
 POLL_S = 0.2
-REMIND_S = 30.0
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -36,42 +35,31 @@ def lock_folder() -> Path:
 @dataclass(frozen=True)
 class Held:
     """A device that is held until all copies of the descriptor `fd` are closed, other processes'
-    too; those who wait are told what `holder` says.
+    too.
     """
 
     fd: int
-    holder: dict
     waited_s: float
 
 
 @contextmanager
-def device_lock(
-    key: str,
-    holder: dict,
-    on_wait: Callable[[dict], None],
-    on_look: Callable[[dict], None] = lambda words: None,
-) -> Iterator[Held]:
+def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iterator[Held]:
     """Hold the device `key` (GPU UUID or "cpu"), however long the wait.
 
-    `holder` says who we are (pid, user, study, cell) to those who then wait. `on_wait` gets
-    the present holder's words, {} if unknown, at once and every 30 s; `on_look` at every look, and
-    may raise to end that. Not reentrant.
+    `holder` says who we are (pid, user, study, cell) to those who then wait. `on_wait` gets the
+    present holder's words, {} if unknown, at every look, and may raise to end that. Not reentrant.
     """
     folder = lock_folder()
     with suppress(FileExistsError):  # cells on other GPUs begin at once
         folder.mkdir()
         folder.chmod(0o1777)
     path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
-    began = remind = time.monotonic()
+    began = time.monotonic()
     while (fd := _try(path, holder)) is None:
-        words = _words(path)
-        on_look(words)
-        if time.monotonic() >= remind:
-            on_wait(words)
-            remind = time.monotonic() + REMIND_S
+        on_wait(_words(path))
         time.sleep(POLL_S)
     try:
-        yield Held(fd, holder, time.monotonic() - began)
+        yield Held(fd, time.monotonic() - began)
     finally:
         # A process of ours may hold it yet, and then the words tell of it.
         if "stuck" not in _words(path):

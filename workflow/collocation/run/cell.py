@@ -181,8 +181,7 @@ class Run:
         own = {"pid": os.getpid(), "user": psutil.Process().username()}
         holder = own | {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
-        say, look = self.patience.say_lock, self.patience.for_lock
-        with device_lock(key, holder, say, look) as held:
+        with device_lock(key, holder, self.patience.for_lock) as held:
             began = time.monotonic() - held.waited_s
             for _ in range(TRIES):
                 self.timing["lock_wait_s"] = round(time.monotonic() - began, 3)

@@ -83,6 +83,7 @@ class Patience:
     display: Display
     device: Device | None
     hopeless_from: float | None = None  # since when whoever holds the lock may never let it go
+    said: dict | None = None  # of whom it was said that he holds the lock
 
     def give_up(self, why: str) -> NoReturn:
         """Neither this cell nor any after it is measured in this run."""
@@ -98,17 +99,16 @@ class Patience:
         if deadline is not None and time.time() + self.task.estimate_s > deadline:
             raise Postponed(LATE)
 
-    def say_lock(self, holder: dict) -> None:
-        """Say who holds the device's lock."""
-        self.display.say(f"waiting for {self._held(holder)}")
-
     def for_lock(self, holder: dict) -> None:
-        """Raise Postponed if the device's lock is to be waited for no longer.
+        """Say who holds the device's lock; raise Postponed if it is to be waited for no longer.
 
         Another cell ends some time, and is waited for. A process that a cell left behind, which the
         holder's words tell, may never end, nor one that somebody stopped.
         """
         self.check()
+        if holder != self.said:
+            self.said = holder
+            self.display.say(f"waiting for {self._held(holder)}")
         self.display.show(lambda: f"waiting for {self._held(holder)}")
         pid, now = holder.get("pid"), time.monotonic()
         if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
