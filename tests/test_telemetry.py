@@ -46,7 +46,7 @@ def mark(t: float, name: str, joules: float | None = None) -> dict:
 def watched(source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)) -> Lines:
     """13 s of a card that idles for 1 s and then is busy; a window from 2 s to 12 s."""
     lines = Lines(head={"source": source, "why": "a test", "hz": 10, "slow_hz": 2.0})
-    lines.end = {"t": 13 * S, "ticks": 130, "skipped": 1, "cpu_s": 0.4, "tick_ms_p95": 2}
+    lines.end = {"t": 13 * S, "ticks": 130, "cpu_s": 0.4}
     for index in range(130):
         t = index * S // 10
         gauges = (IDLE if t < S else BUSY) | {"throttle": 0}
@@ -150,13 +150,11 @@ def test_headlines_come_from_the_pair_and_the_series_stands_beside():
     assert headline["power"] == means["power"] == pytest.approx(300)
     assert "energy" not in headline and "throttle" not in headline  # they stand elsewhere
     assert telemetry.idle == {"seconds": 1.0} | dict.fromkeys(("sm_clock", "memory_used")) | IDLE
-    account = {"ticks": 130, "skipped": 1, "cpu_s": 0.4, "tick_ms_p95": 2}
-    account["longest_gap_s"] = pytest.approx(0.1)
+    account = {"ticks": 130, "cpu_s": 0.4}
     assert telemetry.sampler.model_dump(exclude_none=True) == account
     energy = window.energy
     assert (energy.seconds, energy.mean_power) == pytest.approx((10.04, 3012 / 10.04))
     assert (energy.joules, energy.integrated_joules) == pytest.approx((3000, 3000))
-    assert (energy.idle_joules, energy.above_idle_joules) == pytest.approx((800, 2200))
 
 
 @pytest.mark.parametrize(("source", "smact"), [("dcgm", 0.4), ("nvml", None)])
@@ -442,7 +440,7 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place, sleepers):
     window = telemetry["windows"]["window"]
     assert 0.2 < window["entities"]["gpu"]["smact"] <= 0.5001
     assert telemetry["idle"]["power"] == 80
-    assert 80 < window["energy"]["mean_power"] < 301 and window["energy"]["above_idle_joules"] > 0
+    assert 80 < window["energy"]["mean_power"] < 301
     members = {m: (v["entity"], v["gpu_memory"]) for m, v in window["members"].items()}
     assert members == dict.fromkeys(("0", "1"), ("gpu", 500 * 2**20))
     table = table_of(place, cell, "gpu.parquet")

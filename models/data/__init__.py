@@ -72,7 +72,6 @@ def prepare(
     size = train or cls.generated_size
     about = {
         "dataset": name,
-        "format": cls.format,
         "nominal_train_size": cls.nominal,
         "format_version": FORMAT_VERSION,
         "source": chosen,

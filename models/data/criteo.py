@@ -25,7 +25,6 @@ class Criteo(Dataset):
     """
 
     name = "criteo"
-    format = "train_dense.npy, train_sparse.npy, train_label.npy"
     nominal = 4_195_197_692  # days 0 to 22: MLPerf Training's split of the 24 days
     generated_size = 262_144
 

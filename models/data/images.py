@@ -116,7 +116,6 @@ class Cifar10(ImageDataset):
     """50,000 colour images of 32×32 pixels in 10 classes (Krizhevsky, 2009)."""
 
     name = "cifar10"
-    format = "cifar-10-batches-py: pickles of uint8 [n,3072] and labels"
     nominal = generated_size = 50_000
 
     def open(self, transform=None):
@@ -195,7 +194,6 @@ class ImageNet64(ImageDataset):
     """1,281,167 images of 64×64 pixels in 1000 classes (Chrabaszcz et al., 2017)."""
 
     name = "imagenet64"
-    format = "ImageFolder: train/<class>/*"
     nominal = 1_281_167
     generated_size = 4096
     resident_limit = 16_384

@@ -19,7 +19,6 @@ class Speech(Dataset):
     """
 
     name = "speech"
-    format = "train_frames.npy, train_lengths.npy, train_letters.npy"
     nominal = generated_size = 8192
 
     @classmethod

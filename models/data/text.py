@@ -14,7 +14,6 @@ class Sources(Dataset):
     """`resident` gives {"tokens": uint8 [n, input_size + 1]}, each sequence with the byte after."""
 
     name = "sources"
-    format = "train.npy, uint8"
     nominal = generated_size = 4096
     bundled = "the sources of Python's library"
 

@@ -164,31 +164,20 @@ rule report_contents:
         PICTURES,
 
 
-rule make_report:
-    # As a folder in a zip, or as one page; both open offline.
+rule report:
+    # As a folder in a zip, and as one page; both open offline.
     input:
         CONTENTS,
         PICTURES,
     output:
-        f"{STUDY}/report.{{ending}}",
+        multiext(f"{STUDY}/report", ".zip", ".html"),
     log:
-        f"{STUDY}/log/make_report.{{ending}}.log",
-    wildcard_constraints:
-        ending="zip|html",
+        f"{STUDY}/log/report.log",
     params:
         snakefile=workflow.main_snakefile,
         settings=SESSION.settings(),
     shell:
-        '"${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1 --report {output:q}'
-        " --config {params.settings} measure=false -- report_contents > {log:q} 2>&1"
-        " || {{ grep . {log:q} | tail -n 2 >&2; exit 1; }}"
-
-
-rule report:
-    # Says where the report is.
-    input:
-        multiext(f"{STUDY}/report", ".zip", ".html"),
-    log:
-        f"{STUDY}/log/report.log",
-    shell:
-        "echo 'The report, to be opened in a browser: '{input:q} | tee {log:q}"
+        'for file in {output:q}; do "${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1'
+        ' --report "$file" --config {params.settings} measure=false -- report_contents > {log:q} 2>&1'
+        " || {{ grep . {log:q} | tail -n 2 >&2; exit 1; }}; done;"
+        " echo 'The report, to be opened in a browser: '{output:q}"

@@ -48,15 +48,15 @@ Values = dict[str, float | None]  # metric → value in the vocabulary's unit, n
 
 class Energy(Part):
     """What the set used in a window, in J: the counter's mean power (W) between its two readings,
-    `seconds` apart, times the window's length; idle power for as long; power readings, integrated.
+    `seconds` apart, times the window's length; power readings, integrated.
     """
 
     joules: float
     seconds: float
     mean_power: float
-    idle_joules: float | None = None
-    above_idle_joules: float | None = None
     integrated_joules: float | None = None
+    idle_joules: float | None = None  # this and the next of results/ladder: no longer computed
+    above_idle_joules: float | None = None
 
 
 class WindowTelemetry(Part):
@@ -78,15 +78,12 @@ class WindowTelemetry(Part):
 
 
 class Sampler(Part):
-    """What the sampler says of itself; longest_gap_s: between rows, in a window."""
+    """What the sampler says of itself; records of results/ladder say more."""
+
+    model_config = ConfigDict(extra="ignore")
 
     ticks: int | None = None
-    skipped: int | None = None
-    longest_gap_s: float | None = None
     cpu_s: float | None = None
-    tick_ms_p50: float | None = None
-    tick_ms_p95: float | None = None
-    tick_ms_max: float | None = None
 
 
 class Telemetry(Part):

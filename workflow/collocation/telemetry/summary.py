@@ -77,10 +77,7 @@ class Summary:
         flags = {"telemetry_incomplete": reason, "telemetry_disagrees": disagree}
         flags |= {"energy_disagrees": energy, "throttled": THROTTLING & throttled.keys()}
         flags |= {"power_capped": "sw_power_cap" in throttled, "shared_gpu": strangers}
-        main = self.gpu if self.has_gpu else self.host
-        gap = max((main.longest_gap(window.ends) for window in self.windows), default=math.inf)
         account = {name: value for name, value in self.lines.end.items() if name != "t"}
-        account["longest_gap_s"] = gap if math.isfinite(gap) else None
         about = {"source": self.source, "hz": self.head.get("hz"), "idle": self.idle}
         about |= {"status": "incomplete" if reason else "complete", "reason": reason}
         about |= {"windows": found, "disagree": disagree + energy, "throttled": throttled}
@@ -121,14 +118,11 @@ class Summary:
         if None in edges:
             return None
         (began, low), (ended, high) = edges
-        seconds, idle = (ended - began) / 1e9, self.idle.get("power")
+        seconds = (ended - began) / 1e9
         if not _near((began, ended), window) or seconds <= 0 or high < low:
             return None
         power = (high - low) / seconds
         energy = record.Energy(joules=power * window.seconds, seconds=seconds, mean_power=power)
-        if idle is not None:
-            energy.idle_joules = idle * window.seconds
-            energy.above_idle_joules = energy.joules - energy.idle_joules
         if self.gpu.longest_gap(window.ends) <= self._limit("hz"):
             energy.integrated_joules = self.gpu.integral("power", window.ends)
         return energy
