@@ -7,11 +7,16 @@ from statistics import stdev
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import INTERVAL, NONE
+from analysis.estimates import INTERVAL, NONE, replicate
 from analysis.intervals import mean, over_hosts
 from analysis.quantities import LOG
 from analysis.records import flags
-from workflow.collocation.spec.names import ALONE_VARIANTS, PAPER_IMPLEMENTATION, parse_scenario
+from workflow.collocation.spec.names import (
+    ALONE_VARIANTS,
+    PAPER_IMPLEMENTATION,
+    parse_scenario,
+    scenario_id,
+)
 
 BARE = {"low": np.nan, "high": np.nan, "half": np.nan, "spread": NONE}
 
@@ -49,41 +54,31 @@ def over_fastest(found: pd.DataFrame) -> pd.DataFrame:
     base = {(e.implementation, e.scenario, e.host): e for e in alone.itertuples()}
     fastest = {parse_scenario(e.scenario).parts[0][0]: e for e in best.itertuples()}
 
-    def implementations(scenario: str) -> set[str] | None:
-        """In which ways its jobs are fastest; None where that is not known of all."""
-        names = [name for name, _ in parse_scenario(scenario).parts]
-        return (
-            {fastest[n].implementation for n in names} if all(n in fastest for n in names) else None
-        )
-
     plain = found[(found["window"] == "") & (found["variant"] == "")]
-    known = {scenario: implementations(scenario) for scenario in set(plain["scenario"])}
-    same = np.array(
-        [known[e.scenario] == {e.implementation} for e in plain.itertuples()], dtype=bool
-    )
+    jobs = {scenario: dict(parse_scenario(scenario).parts) for scenario in set(plain["scenario"])}
+    plain = plain[[jobs[scenario].keys() <= fastest.keys() for scenario in plain["scenario"]]]
+    best_of = {s: {fastest[name].implementation for name in jobs[s]} for s in plain["scenario"]}
+    same = [best_of[e.scenario] == {e.implementation} for e in plain.itertuples()]
+    same = pd.Series(same, plain.index, dtype=bool)
     stp = plain[same & (plain["quantity"] == "stp")]
     note = "STP, for " + stp["implementation"] + " is the fastest way"
+    # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
     rates = np.where(plain["scenario"].str.contains("+", regex=False), "job_rate", "rate")
-    others = plain["scenario"].map(known).notna() & ~same
-    sets = plain[others & (plain["host"] != "") & (plain["quantity"] == rates)]
+    sets = plain[~same & (plain["host"] != "") & (plain["quantity"] == rates)]
     single = []
     for (scenario, *_), of_host in sets.groupby(
         ["scenario", "implementation", "method", "host"], sort=False
     ):
-        parts = dict(parse_scenario(scenario).parts)
-        rates = list(of_host.itertuples())
+        parts, rates = jobs[scenario], list(of_host.itertuples())
         names = [e.job or next(iter(parts)) for e in rates]
         if set(names) != set(parts):
             continue
         bests = [fastest[name] for name in names]
         bases = [base.get((b.implementation, b.scenario, rates[0].host), b) for b in bests]
-        said = {
-            name: f"{b.scenario}/{b.implementation}" for name, b in zip(names, bests, strict=True)
-        }
-        note_of = "over " + " and ".join(said[name] for name in parts)
+        over = (f"{fastest[name].scenario}/{fastest[name].implementation}" for name in parts)
+        note_of = "over " + " and ".join(over)
         if not all(b.host for b in bases):
             note_of += ", its mean over hosts where a host did not measure it"
-        # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
         counts = [parts[name] if len(parts) > 1 else 1 for name in names]
         flagged = flags.union(e.flags for e in rates)
         single.append(_ratio("over_fastest", rates, counts, bases, flagged, note_of))
@@ -128,9 +123,9 @@ def _ratio(
     replicates = []
     for cell, each in cells.items():
         value = math.fsum(rate / base for rate, base in each["shares"])
-        (pair, *more), over = each["shares"], " ".join(each["over"])
-        of = dict(zip(("numerator", "denominator"), (None, None) if more else pair, strict=True))
-        replicates.append({"cell": cell, "value": value, **of, "over": over, "batches": ()})
+        rate, base = each["shares"][0] if len(rates) == 1 else (None, None)
+        of = {"numerator": rate, "denominator": base, "over": " ".join(each["over"])}
+        replicates.append(replicate(cell, value, **of))
     first, base = rates[0], bases[0]
     made = {"value": mean([r["value"] for r in replicates], LOG), "n": len(replicates)} | BARE
     if len(rates) == 1 and base.host and first.spread == base.spread == INTERVAL:
@@ -166,18 +161,14 @@ def memory_of_parts(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame
     made = []
     for outcome in tried.itertuples() if sizes else ():
         scenario, capacity = parse_scenario(outcome.scenario), sizes[0]
-        suffix = f"--{scenario.variant}" if scenario.variant in ALONE_VARIANTS[1:] else ""
-        parts = [
-            (n, memory.get((outcome.implementation, f"1x_{job}{suffix}")))
-            for job, n in scenario.parts
-        ]
+        variant = scenario.variant if scenario.variant in ALONE_VARIANTS else ""
+        ones = [(n, scenario_id({job: 1}, variant)) for job, n in scenario.parts]
+        parts = [(n, memory.get((outcome.implementation, one))) for n, one in ones]
         if scenario.n == 1 or not all(e for _, e in parts):
             continue
+        used = [(r["cell"], count * r["value"]) for count, e in parts for r in e.replicates]
         replicates = [
-            {"cell": r["cell"], "value": count * r["value"] / capacity}
-            | {"numerator": count * r["value"], "denominator": capacity, "over": "", "batches": ()}
-            for count, e in parts
-            for r in e.replicates
+            replicate(cell, gb / capacity, numerator=gb, denominator=capacity) for cell, gb in used
         ]
         about = {"value": math.fsum(count * e.value for count, e in parts) / capacity}
         about |= {name: min(getattr(e, name) for _, e in parts) for name in ("n", "hosts")}

@@ -52,6 +52,12 @@ SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 Row = namedtuple("Row", (*COLUMNS, "jobs"))  # jobs: how many share the GPU; 0 for the whole study
 
 
+def replicate(cell: str, value: float, **more: object) -> dict:
+    """One cell of column `replicates`: numerator, denominator and over, where it has them."""
+    empty = {"numerator": None, "denominator": None, "over": "", "batches": ()}
+    return {"cell": cell, "value": value} | empty | more
+
+
 def read(path: Path) -> pd.DataFrame:
     """The table, sorted as pages show it; column `jobs` is how many share the GPU.
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pandas as pd
 
 from analysis import runs as of_runs
-from analysis.estimates import RANGE
+from analysis.estimates import RANGE, replicate
 from analysis.runs import COMPLETED, UNVERIFIED, Runs
 from workflow.collocation.spec.names import INTERLEAVED, Condition, conditions_of
 
@@ -42,18 +42,13 @@ def outcomes(members: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
         rest = sorted({s for s in counted if s != COMPLETED})
         # The most frequent status; what was run before what was not.
         worst = max(rest, key=lambda status: (status != NOT_RUN, counted[status]), default="")
-        empty = {"numerator": None, "denominator": None, "over": "", "batches": ()}
         found.append(
-            {
-                "quantity": "outcome",
-                "scenario": scenario,
-                "implementation": implementation,
-                "method": method,
-            }
+            {"quantity": "outcome", "scenario": scenario}
+            | {"implementation": implementation, "method": method}
             | {"value": float(counted[COMPLETED]), "n": counted.total()}
             | {"hosts": len({run.host for run in done}), "status": COMPLETED if done else worst}
             | {"note": next((run.reason for run in tried if run.reason), "")}
-            | {"replicates": [{"cell": run.at, "value": 1.0} | empty for run in done]}
+            | {"replicates": [replicate(run.at, 1.0) for run in done]}
         )
     return pd.DataFrame(found)
 
