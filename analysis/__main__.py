@@ -46,8 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command("merge", "run.json of each cell → one table", of_study=False)
     add("--study", required=True)
     add("--output", required=True, type=Path, metavar="FILE.parquet")
-    add("--list", type=Path, metavar="FILE", help="file with the path of a record a line")
-    add("runs", nargs="*", type=Path, metavar="RUN.json", help="records to read")
+    add("--list", required=True, type=Path, metavar="FILE", help="the path of a record a line")
     rules = {"type": Path, "default": ROOT / "config/claims.yaml"}
     add = command("estimate", "runs.parquet → estimates.parquet: every published number, once")
     add("--claims", **rules)

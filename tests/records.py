@@ -87,12 +87,10 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
     } | ({"telemetry": options["telemetry"]} if "telemetry" in options else {})
 
 
-def merged(*records, folder=Path(), problems=()):
+def merged(*records, folder=Path()):
     """Rows of the merged table as a frame; folder: where the files beside them are."""
     attempts = [Attempt(Record.model_validate(each), folder / "run.json") for each in records]
-    table, found = merge(select(attempts))
-    assert [path for path, _ in found] == [*problems]
-    return table.to_pandas()
+    return merge(select(attempts)).to_pandas()
 
 
 def telemetry(watts=200.0, windows=("window",), members=1, **options):

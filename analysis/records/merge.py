@@ -1,6 +1,6 @@
 """run.json files → one table, one row per member, cell and window (columns: records.schema).
 
-python -m analysis merge --study smoke --output results/smoke/runs.parquet CELL/run.json ...
+python -m analysis merge --study smoke --output results/smoke/runs.parquet --list runs.txt
 """
 
 from argparse import Namespace
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from analysis.records import flags
 from analysis.records.losses import loss_checks, members_of
-from analysis.records.read import Attempt, Problems, note_left_out, read_study
+from analysis.records.read import Attempt, read_study
 from analysis.records.schema import SCHEMA, write
 from analysis.records.untrusted_files import one_line, read_table
 from workflow.collocation.record.run_json import Member, Record
@@ -26,8 +26,6 @@ _CARD += ("temperature", "sm_clock")
 _PARTED = ("cpu", "rss", "read", "write")
 _USED = ("entity", "rss", "pss", "read", "write", "gpu_memory")
 _ALIKE = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
-# What it comes to that a record holds something else than it should.
-_BENT = (LookupError, TypeError, AttributeError, ValueError, OverflowError, pa.ArrowException)
 
 
 def rows_of(record: Record) -> list[dict]:
@@ -178,44 +176,31 @@ def _uneven(rows: list[dict]) -> bool:
 # -- what no run.json holds -----------------------------------------------------------------------
 
 
-def _busy_slices(record: Record, path) -> dict[str, list[float | None]]:
-    """Condition → GRACT of the GPU in each slice, None where no reading is of this slice alone."""
+def _busy_slices(attempt: Attempt) -> dict[str, list[float | None]]:
+    """Of a completed interleaved cell: condition → GRACT of the GPU in each slice, None where no
+    reading is of this slice alone.
+    """
+    record, path = attempt.record, attempt.path.with_name("gpu.parquet")
+    interleaved = (record.spec.get("measure") or {}).get("kind") == INTERLEAVED
+    if record.status != "completed" or not interleaved or path.name not in record.files:
+        return {}
     table = read_table(path, ["t_ns", "entity", "gract"])
     series = Series.of_table(table.filter(pc.equal(table["entity"], CARD)))
     return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in record.windows}
 
 
-def _add_series(attempt: Attempt, rows: list[dict], problems: Problems) -> None:
-    """Fill the column of a completed interleaved cell."""
-    record, path = attempt.record, attempt.path.with_name("gpu.parquet")
-    if record.status != "completed" or rows[0]["measure"] != INTERLEAVED:
-        return
-    if path.name in record.files:
-        try:
-            found = _busy_slices(record, path)
-            for row in rows:
-                row["gract_slices"] = found.get(row["window"])
-        except (*_BENT, OSError) as error:
-            problems.append((str(path), one_line(error)))
-
-
 # -- the table ------------------------------------------------------------------------------------
 
 
-def merge(attempts: list[Attempt]) -> tuple[pa.Table, Problems]:
-    """The table of a study's attempts that count, sorted, and what could not be read of them."""
-    rows, problems, members = [], [], []
+def merge(attempts: list[Attempt]) -> pa.Table:
+    """The table of a study's attempts that count, sorted."""
+    rows = []
     for attempt in attempts:
-        try:
-            found, own = rows_of(attempt.record), members_of(attempt.record)
-            pa.Table.from_pylist(found, schema=SCHEMA)
-        except _BENT as error:
-            problems.append((str(attempt.path), f"{type(error).__name__}: {one_line(error)}"))
-            continue
-        _add_series(attempt, found, problems)
-        rows += [row | {"current": attempt.current} for row in found]
-        members += own
-    checks = loss_checks(members)
+        busy = _busy_slices(attempt)
+        for row in rows_of(attempt.record):
+            slices = busy.get(row.get("window"))
+            rows.append(row | {"gract_slices": slices, "current": attempt.current})
+    checks = loss_checks(member for each in attempts for member in members_of(each.record))
     for row in rows:
         name = row["cell"], row["attempt"], row.get("member")
         row["loss_check"], row["loss_distance"] = checks.get(name, (None, None))
@@ -227,12 +212,10 @@ def merge(attempts: list[Attempt]) -> tuple[pa.Table, Problems]:
             str(r.get("window")),
         )
     )
-    return pa.Table.from_pylist(rows, schema=SCHEMA), problems
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def run(given: Namespace) -> None:
-    """The command: records of `given.study` → `given.output`, and a note of what was left out."""
-    attempts, problems = read_study(given)
-    table, unusable = merge(attempts)
+    """The command: records of `given.study` → `given.output`."""
+    table = merge(read_study(given.study, given.list))
     write(table, given.output, only_parquet=["slices", "gract_slices"])
-    note_left_out(given.output, problems + unusable)

@@ -1,19 +1,10 @@
-"""Reading run.json files, and which of a cell's attempts count.
+"""Reading run.json files, and which of a cell's attempts count."""
 
-One that is no record becomes a line of what was left out, never a crash.
-"""
-
-import argparse
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.records.untrusted_files import one_line, printable
 from workflow.collocation.record import run_json
-from workflow.collocation.record.run_json import FAULTS, RESULTS, Record
-
-# What was left out of a result: (path, one line that says why).
-Problems = list[tuple[str, str]]
+from workflow.collocation.record.run_json import FAULTS, RESULTS, NoRecord, Record
 
 
 class Attempt(NamedTuple):
@@ -41,23 +32,21 @@ class Attempt(NamedTuple):
         return self.record.cell.replicate, self.record.cell.implementation, self.record.device
 
 
-def read_study(given: argparse.Namespace) -> tuple[list[Attempt], Problems]:
-    """The attempts at cells of `given.study` that count, of the records that a command was given:
-    as arguments, or a path a line in a file.
+def read_study(study: str, listed: Path) -> list[Attempt]:
+    """The attempts at its cells that count, of the records in a file with a path a line.
+
+    Raises OSError, or ValueError that names what is no record of the study.
     """
-    listed = given.list.read_text(encoding="utf-8").splitlines() if given.list else []
-    found, problems = [], []
-    for path in [*given.runs, *(Path(line) for line in listed if line.strip())]:
+    found = []
+    for path in map(Path, listed.read_text(encoding="utf-8").splitlines()):
         try:
             record = run_json.read(path)
-        except (OSError, run_json.NoRecord) as error:
-            problems.append((str(path), one_line(error)))
-            continue
-        if record.study == given.study:
-            found.append(Attempt(record, path))
-        else:
-            problems.append((str(path), f"belongs to study {record.study!r}"))
-    return select(found), problems
+        except NoRecord as error:
+            raise ValueError(f"{path}: {error}") from None
+        if record.study != study:
+            raise ValueError(f"{path}: belongs to study {record.study!r}")
+        found.append(Attempt(record, path))
+    return select(found)
 
 
 def select(attempts: list[Attempt]) -> list[Attempt]:
@@ -83,13 +72,3 @@ def select(attempts: list[Attempt]) -> list[Attempt]:
     alone = [a for a in others if a.record.is_baseline]
     kept = [a for a in alone if (a.neighbours, a.record.jobs[0].get("workload")) in needed]
     return [*current.values(), *kept]
-
-
-def note_left_out(output: Path, problems: Problems) -> None:
-    """Say on stderr and in a note beside OUTPUT what was left out of it; no problem, no note."""
-    note = output.with_suffix(".unreadable.txt")
-    note.unlink(missing_ok=True)
-    if problems:
-        lines = "".join(f"{printable(f'{where}: {what}')}\n" for where, what in problems)
-        note.write_text(lines, encoding="utf-8")
-        sys.stderr.write(f"left out of {output}:\n{lines}")

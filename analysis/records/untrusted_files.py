@@ -13,7 +13,7 @@ def read_json(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -21,7 +21,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     try:
         return pq.ParquetFile(path).read(columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} is no table that can be read: {one_line(error)}") from error
+        raise ValueError(f"{path} is no table that can be read: {one_line(error)}") from error
 
 
 def printable(text: object) -> str:
