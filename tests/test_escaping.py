@@ -1,14 +1,12 @@
-"""What others wrote is neither markup on a page, nor a formula in a CSV, nor TeX in a figure."""
+"""What others wrote is neither markup on a page nor TeX in a figure."""
 
 from html.parser import HTMLParser
 
-import pytest
 from markdown_it import MarkdownIt
 
 from analysis.__main__ import main as analysis
 from analysis.pages.spelling import plain
 from tests.handmade import Estimate, written
-from workflow.collocation.spec.names import no_formula
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -56,18 +54,6 @@ def test_no_name_is_markup_on_any_page(tmp_path):
         page = (folder / f"{name}.md").read_text()
         shown = Tags(MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(page)).found
         assert not shown & {"script", "img", "iframe", "s"} and "\n$" not in page
-
-
-@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "＝"])
-def test_no_cell_of_a_csv_is_a_formula(tmp_path, sign):
-    nasty = f"{sign}HYPERLINK(1)"
-    assert no_formula(nasty) == f"'{nasty}"
-    found = [
-        Estimate("claim", name=nasty, status=nasty, value=1.0, note=nasty, implementation=nasty)
-    ]
-    written(tmp_path, found)
-    text = (tmp_path / "estimates.csv").read_bytes().decode()
-    assert f'"{nasty}' not in text and f",{nasty}" not in text and f"\"'{nasty}" in text
 
 
 def test_the_name_of_a_job_is_no_tex_in_a_figure(tmp_path):

@@ -10,7 +10,6 @@ from analysis.estimates import Row
 from analysis.pages import spelling
 from analysis.pages.spelling import NOTHING, Spell, known, plain
 from analysis.records import flags
-from workflow.collocation.spec.names import no_formula
 
 MARKS = {flags.ABOVE_COUNT: r"\*", flags.LOSSES_DIFFER: "†", flags.NO_SECOND_CONTEXT: "‡"}
 BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "over_fastest")  # quantities marked ‡
@@ -37,8 +36,7 @@ def csv(frame: pd.DataFrame) -> str:
     found, ids = {}, []
     for title, cells in frame.items():
         if not any(isinstance(cell, Number) for cell in cells):
-            texts = cells.map(lambda cell: no_formula(cell) if isinstance(cell, str) else cell)
-            found[no_formula(str(title))] = texts
+            found[title] = cells
             continue
         for name in ("value", "low", "high"):
             full = (getattr(cell.of, name, None) for cell in cells)

@@ -4,16 +4,12 @@ Type, unit and description of each are kept in the field metadata.
 """
 
 import csv
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-
-from workflow.collocation.spec.names import FORMULA
 
 _TYPES = {
     "text": pa.string(),
@@ -40,17 +36,9 @@ SCHEMA = _schema()
 
 
 def write(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:
-    """Write parquet (zstd), and beside it a CSV without some columns, each atomically.
-
-    In the CSV no text begins as a formula of a spreadsheet does.
-    """
+    """Write parquet (zstd), and beside it a CSV without some columns, each atomically."""
     output.parent.mkdir(parents=True, exist_ok=True)
     plain = table.drop_columns(list(only_parquet))
-    for place, column in enumerate(plain.schema):
-        if column.type == pa.string():
-            begins = f"^([{re.escape(''.join(FORMULA))}])"
-            safe = pc.replace_substring_regex(plain[place], begins, r"'\1")
-            plain = plain.set_column(place, column, safe)
     for path, write_to in (
         (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
         (output.with_suffix(".csv"), lambda p: pa.csv.write_csv(plain, p)),
