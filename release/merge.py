@@ -1,7 +1,7 @@
 """Take in cells of the same study that were measured elsewhere, from a folder or a bundle.
 
-Attempts are copied beside the study's cells, checked there as `make verify` checks them, and moved
-in one by one. What does not belong is named and left out; nothing that was measured is overwritten.
+Attempts are checked as `make verify` checks them, and copied one by one. What does not belong is
+named and left out; nothing that was measured is overwritten.
 """
 
 import json
@@ -26,8 +26,6 @@ from workflow.collocation.record.step_times import FILE as STEPS
 from workflow.collocation.spec.cell import changes, digest
 from workflow.collocation.spec.grid import ELSEWHERE
 from workflow.collocation.spec.load import read_values
-
-STAGED = ".merge"  # below the study's folder: what is not checked yet
 
 
 def merge(source: Path, config: Sequence[str]) -> int:
@@ -74,46 +72,37 @@ def _into(
     Returns how many attempts came, how many were there, and sentences on replicates with another
     number and on what was left out.
     """
-    staged = session.folder / STAGED
-    shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
-    try:
-        for attempt, files in found.items():
-            (staged / attempt.folder).mkdir(parents=True)
-            for file in files:
-                shutil.copyfile(source / attempt.folder / file, staged / attempt.folder / file)
-        records, said = _checked(session, source, staged)
-        tried = scan(session.cells_folder)
-        there = [Record(**one.content) for each in tried.values() for one in each if one.content]
-        answered = {record.cell.id for record in there if record.status in RESULTS}
-        taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
-        taken |= {_split(cell)[1] for cell in tried}
-        came, moved = 0, {}
-        for attempt, replicate in _places(records, there, taken).items():
-            kind, own = _split(attempt.cell)
-            cell, status = f"{kind}/r{replicate}", records[attempt].status
-            if cell in answered and status in FAULTS:
-                said.append(f"cell {attempt}: {status}, and has a result here")
-                continue
-            _move(staged / attempt.folder, session.cells_folder, attempt, cell)
-            came += 1
-            moved |= {own: replicate} if own != replicate else {}
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+    records, said = _checked(session, source, found)
+    tried = scan(session.cells_folder)
+    there = [Record(**one.content) for each in tried.values() for one in each if one.content]
+    answered = {record.cell.id for record in there if record.status in RESULTS}
+    taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
+    taken |= {_split(cell)[1] for cell in tried}
+    came, moved = 0, {}
+    for attempt, replicate in _places(records, there, taken).items():
+        kind, own = _split(attempt.cell)
+        cell, status = f"{kind}/r{replicate}", records[attempt].status
+        if cell in answered and status in FAULTS:
+            said.append(f"cell {attempt}: {status}, and has a result here")
+            continue
+        _copy(source, attempt, found[attempt], session.cells_folder, cell)
+        came += 1
+        moved |= {own: replicate} if own != replicate else {}
     said += [f"its replicate {a} is replicate {b} here" for a, b in sorted(moved.items())]
     return came, len(records) - came, said
 
 
 def _checked(
-    session: Session, source: Path, staged: Path
+    session: Session, source: Path, found: Mapping[Attempt, list[str]]
 ) -> tuple[dict[Attempt, Record], list[str]]:
-    """The staged records that belong to the study, and a sentence for each of the others."""
+    """The records that belong to the study, and a sentence for each of the others."""
     listed = source / manifest.RAW
     sealed = manifest.read(listed) if listed.exists() else None
-    names = (p.relative_to(staged).as_posix() for p in staged.rglob("*") if p.is_file())
-    digests = {name: manifest.sha256(staged / name) for name in names}
+    names = [f"{attempt.folder}/{file}" for attempt, files in found.items() for file in files]
+    digests = {name: manifest.sha256(source / name) for name in names}
     planned = {cell.id: cell for cell in session.cells}
     records, left_out = {}, []
-    for one in checks.examined(staged, digests):
+    for one in checks.examined(source, digests):
         wrong = [_misfit(session.name, planned, one.record)] if one.record else []
         if sealed is not None:
             own = {n: d for n, d in digests.items() if n.startswith(f"{one.attempt.folder}/")}
@@ -179,16 +168,19 @@ def _identity(record: Record) -> str:
     return json.dumps([kind, replicate % ELSEWHERE, of.get("machine"), of.get("started_at")])
 
 
-def _move(folder: Path, cells: Path, attempt: Attempt, cell: str) -> None:
-    """Give a staged attempt the next number of its cell here, and move it there, whole."""
+def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cell: str) -> None:
+    """Give an attempt the next number of its cell here, and copy it there: it appears whole."""
     names = (path.parent.name[1:] for path in (cells / cell).glob(f"a*/{RUN}"))
     number = max((int(name) for name in names if name.isdecimal()), default=0) + 1
-    if Attempt(cell, number) != attempt:
-        record = read_json(folder / RUN)
-        record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
-        text = json.dumps(record, indent=1) + "\n"
-        (folder / RUN).write_text(text, encoding="utf-8")
     target = cells / cell / f"a{number}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(target, ignore_errors=True)  # a log of one that was interrupted
-    folder.rename(target)
+    partial = target.with_name(f".{target.name}")
+    for leftover in (target, partial):  # a log of one that was interrupted; a merge that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file in files:
+        shutil.copyfile(source / attempt.folder / file, partial / file)
+    if Attempt(cell, number) != attempt:
+        record = read_json(partial / RUN)
+        record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
+        (partial / RUN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    partial.rename(target)
