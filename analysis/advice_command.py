@@ -37,5 +37,5 @@ def run(given: Namespace) -> str:
     found = advise(estimates, given.job, given.slowdown, given.memory)
     said = common(found)
     about = "All advice: " * bool(said) + " ".join(said)
-    head = (scope(estimates)[0], LEGEND, unmeasured(estimates, found), about)
+    head = (scope(estimates), LEGEND, unmeasured(estimates, found), about)
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

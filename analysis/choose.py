@@ -43,12 +43,12 @@ def on_cpu(estimates: pd.DataFrame) -> bool:
     return "count:software_gpu_none" in estimates.index
 
 
-def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
-    """What a study was measured on, and what it can and cannot answer; with its numbers."""
+def scope(estimates: pd.DataFrame) -> str:
+    """What a study was measured on, and what it can and cannot answer."""
     names = ("hosts", "window_s", "replicates", "replicates_interleaved")
-    hosts, window, sets, turns = found = [get(estimates, "count", name=name) for name in names]
+    hosts, window, sets, turns = [get(estimates, "count", name=name) for name in names]
     if not (hosts and (sets or turns)):
-        return "No set has been measured yet, so this study answers nothing.", []
+        return "No set has been measured yet, so this study answers nothing."
     said = f"Measured on {'a CPU, no GPU' if on_cpu(estimates) else 'a GPU'}"
     machines = ", ".join([*hardware(estimates), f"{hosts.value:.0f} host"])
     said += f" ({machines}{'' if hosts.value == 1 else 's'})"
@@ -75,7 +75,7 @@ def scope(estimates: pd.DataFrame) -> tuple[str, list[Row]]:
             "It tells how fast these jobs train side by side on this GPU. It does not tell how "
             "they converge, what happens in hours of training, or what other GPUs do."
         )
-    return said, [e for e in found if e]
+    return said
 
 
 def _times(e: Row) -> str:

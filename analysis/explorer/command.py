@@ -81,7 +81,7 @@ def data(folder: Path) -> dict:
     titles = {name: QUANTITIES[name] for name in SHOWN}
     return {
         "study": folder.resolve().name,
-        "said": scope(found)[0],
+        "said": scope(found),
         "rows": every,
         "jobs": dict(sorted(named.items(), key=lambda item: ("+" in item[1], item[1]))),
         "implementations": {

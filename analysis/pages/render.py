@@ -57,7 +57,7 @@ class Study(Numbers):
 
     def __init__(self, folder: Path, rules: Path):
         super().__init__(folder)
-        self.scope = scope(self.estimates)[0]
+        self.scope = scope(self.estimates)
         self.on_cpu = on_cpu(self.estimates)
         self.rules = read_rules(rules)
         self.judged = claims.judged(self.rules, self.estimates)
@@ -198,7 +198,7 @@ def closing_lines(folder: Path) -> str:
         found = estimates.read(folder / "estimates.parquet")
     except (OSError, ValueError):
         return ""
-    lines = [scope(found)[0]]
+    lines = [scope(found)]
     chosen = [] if on_cpu(found) else _foremost(advice.advise(found))
     if chosen:
         lines.append(
