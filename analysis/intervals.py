@@ -153,32 +153,44 @@ def by_host(found: pd.DataFrame) -> pd.DataFrame:
     columns = ["cell", "value", "numerator", "denominator", "over", "batches"]
     whole = found[columns].astype(object).where(found[columns].notna(), None)
     n = found.groupby("host_order")["value"].transform("size")
-    found = found.assign(replicate=whole.to_dict("records"), squares=scaled(found), n=n)
-    found["freedom"] = freedom(found)
-    first = ["order", "host_order", *OF, "host", "turned", "kind", "n"]
-    rows = found[first].drop_duplicates("host_order").set_index("host_order").rename_axis(None)
-    sums = found.groupby("host_order").agg(squares=("squares", "var"), freedom=("freedom", "sum"))
-    lists = ("value", "batches", "replicate", "flags", "code", "data")
-    rows = rows.join(sums).join(found.groupby("host_order")[[*lists]].agg(list))
+    replicates = [[each] for each in whole.to_dict("records")]
+    found = found.assign(replicates=replicates, squares=scaled(found), n=n)
+    rows = _gathered(found.assign(freedom=freedom(found)), "host_order")
     rows = rows.sort_values("order", kind="stable").reset_index(drop=True)
-    scales, n = _scales(rows), rows["n"]
-    rows = rows.assign(squares=rows["squares"].fillna(0.0) * (n - 1), count=n - 1)
+    n = rows["n"]
     pooled = chosen(*(totals(rows, by) for by in pools(rows, "turned"))) * np.sqrt(1 + 1 / n)
-    own = [of_batches(b[0], s) for b, s in zip(rows["batches"], scales, strict=True)]
-    half = pooled.fillna(pd.Series(own, rows.index).where(n == 1))
-    values = [mean(each, scale) for each, scale in zip(rows["value"], scales, strict=True)]
-    rows = rows.assign(value=values, half=half, hosts=1, note="")
+    own = [of_batches(b, scale) for b, scale in zip(rows["batches"], _scales(rows), strict=True)]
+    rows["half"] = half = pooled.fillna(pd.Series(own, rows.index).where(n == 1))
     low, high = ends(rows)
-    conditions = zip(rows["flags"], rows["code"], rows["data"], strict=True)
     return rows.assign(
+        hosts=1,
+        note="",
         low=low,
         high=high,
         spread=np.select([pooled.notna(), half.notna()], [INTERVAL, CELL], NONE),
-        flags=[mixed(*each) for each in conditions],
-        code=[frozenset().union(*each) for each in rows["code"]],
-        data=[frozenset().union(*each) for each in rows["data"]],
         design=np.where(rows["turned"], INTERLEAVED, REPLICATES),
-    ).rename(columns={"replicate": "replicates"})
+    )
+
+
+def _gathered(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """The first row of each group, with the mean of all values, sums for `totals`, all replicates,
+    and what they mix. rows: with `squares`, the values as `scaled`, and `freedom`.
+    """
+    groups = rows.groupby(by)
+    first = rows.drop_duplicates(by).set_index(by).rename_axis(None)
+    lists = groups[["value", "replicates", "flags", "code", "data"]].agg(list).loc[first.index]
+    conditions = zip(lists["flags"], lists["code"], lists["data"], strict=True)
+    count = groups.size() - 1
+    return first.assign(
+        value=[*map(mean, lists["value"], _scales(first))],
+        replicates=[[*chain.from_iterable(each)] for each in lists["replicates"]],
+        flags=[mixed(*each) for each in conditions],
+        code=[frozenset().union(*each) for each in lists["code"]],
+        data=[frozenset().union(*each) for each in lists["data"]],
+        squares=groups["squares"].var().fillna(0.0) * count,
+        count=count,
+        freedom=groups["freedom"].sum(),
+    )
 
 
 def of_batches(found: Sequence[float], scale: str) -> float:
@@ -234,28 +246,13 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
         hosts=("host", "size"),
         least=("value", "min"),
         most=("value", "max"),
-        value=("value", list),
         half=("half", "max"),
-        squares=("squares", "var"),
-        freedom=("freedom", "sum"),
         designs=("design", "nunique"),
+        note=("note", lambda notes: "; ".join(dict.fromkeys(filter(None, notes)))),
     )
-    lists = rows.groupby("order")[["note", "replicates", "flags", "code", "data"]].agg(list)
-    conditions = zip(lists["flags"], lists["code"], lists["data"], strict=True)
-    every["flags"] = [mixed(*each) for each in conditions]
-    every["note"] = ["; ".join(dict.fromkeys(filter(None, notes))) for notes in lists["note"]]
-    every["replicates"] = [[*chain.from_iterable(each)] for each in lists["replicates"]]
-    for name in ("code", "data"):
-        every[name] = [frozenset().union(*each) for each in lists[name]]
-    first = rows.drop_duplicates("order").set_index("order")
-    first = first.assign(host="").drop(columns=every.columns, errors="ignore").join(every)
+    first = _gathered(rows, "order").assign(host="", **every)
     several = first["hosts"] > 1
-    first["value"] = [
-        mean(e.value, QUANTITIES[e.quantity].scale) for e in first.itertuples(index=False)
-    ]
     first["design"] = first["design"].mask(first["designs"] > 1, BOTH)
-    first = first.assign(count=first["hosts"] - 1)
-    first["squares"] = first["squares"].fillna(0.0) * first["count"]
     new = chosen(*(totals(first, by) for by in pools(first, "design")))
     new *= np.sqrt(1 + 1 / first["hosts"])
     told = new.notna()
@@ -263,6 +260,6 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     first["low"] = low.where(told, first["least"].where(several, first["low"]))
     first["high"] = high.where(told, first["most"].where(several, first["high"]))
     first["spread"] = first["spread"].mask(several, RANGE).mask(told, PREDICTION)
-    both = pd.concat([rows, first.reset_index()]).sort_values("order", kind="stable")
+    both = pd.concat([rows, first.reset_index(names="order")]).sort_values("order", kind="stable")
     both = both.drop(columns=["order", "squares", "freedom", "count", "designs"])
     return both.reset_index(drop=True)
