@@ -75,7 +75,7 @@ compare: $(BASE)
 	@$(PY) -m analysis compare $(A) $(B) --output $(OUT)
 
 verify: $(BASE)
-	@$(PY) -m release verify $(if $(ALL),--all) $(if $(filter-out auto,$(STUDY)),$(RESULTS)/$(STUDY))
+	@$(PY) -m release verify $(if $(filter-out auto,$(STUDY)),$(RESULTS)/$(STUDY))
 
 merge: $(BASE)
 	@$(if $(FROM),,echo "make merge FROM=FOLDER_OR_BUNDLE" >&2; exit 2)

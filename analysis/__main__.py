@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from analysis.records.untrusted_files import printable
-from analysis.source_digest import digest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,7 +32,6 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m analysis", description=__doc__)
-    parser.add_argument("--code", help="end at once unless the analysis code has this digest")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, about: str, of_study: bool = True):
@@ -106,9 +104,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command. What a person got wrong is one line on stderr, and the code 1."""
     try:
         given = _parser().parse_args(argv)
-        _planned_by(given.code)
         text = import_module(f"analysis.{MODULES[given.command]}").run(given)
-        _planned_by(given.code)
     except (OSError, ValueError) as error:
         lines = map(printable, str(error).split("\n"))
         sys.stderr.write("\n".join(lines) + "\n")
@@ -127,12 +123,6 @@ def _newer(folder: Path) -> int:
     made = (folder / "estimates.parquet").stat().st_mtime
     found = folder.glob("cells/*/*/*/*/*/run.json")
     return sum(path.stat().st_mtime > made for path in found)
-
-
-def _planned_by(code: str | None) -> None:
-    """Raise ValueError where a run was planned with other analysis code than there is now."""
-    if code not in (None, digest()):
-        raise ValueError("the code of the analysis has changed since this run began; start again")
 
 
 if __name__ == "__main__":

@@ -31,10 +31,8 @@ class Runs(NamedTuple):
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Rows of a merged study. Raises OSError, ValueError."""
+    """Rows of a merged study. Raises ValueError."""
     table = read_table(path)
-    if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
-        raise ValueError(f"{path}: merge it anew: no column {', '.join(missing)}")
     return pd.DataFrame(table.to_pylist(), columns=table.column_names)
 
 

@@ -15,7 +15,6 @@ def main(argv: list[str] | None = None) -> int:
     of_study = {"type": Path, "metavar": "RESULTS/STUDY"}
     verify = commands.add_parser("verify", help="do the shipped results follow from the raw files?")
     verify.add_argument("studies", nargs="*", **of_study)
-    verify.add_argument("--all", action="store_true", help="a line for each artefact")
     seal = commands.add_parser("seal", help="make a finished study one that ships")
     seal.add_argument("study", **of_study)
     artifact = commands.add_parser("artifact", help="one archive of a study and the code")

@@ -40,8 +40,6 @@ class Line(NamedTuple):
     counted: str = ""
 
     def text(self) -> str:
-        if not self.wrong:
-            return f"ok {printable(self.artefact)}{f' ({self.counted})' if self.counted else ''}"
         more = ["and more"] if len(self.wrong) > SHOWN else []
         said = "; ".join(map(printable, [*self.wrong[:SHOWN], *more]))
         return f"DIFFERS {printable(self.artefact)}: {said}"
@@ -170,10 +168,10 @@ def _same(one: str, other: str) -> bool:
     )
 
 
-def tell(study: Path, lines: Sequence[Line], every: bool = False) -> int:
-    """Print a line for each artefact that is wrong, with `every` for all; how many are wrong."""
+def tell(study: Path, lines: Sequence[Line]) -> int:
+    """Print a line for each artefact that is wrong; how many are."""
     wrong = [line for line in lines if line.wrong]
-    for line in lines if every else wrong:
+    for line in wrong:
         print(line.text())
     counted = "; ".join(line.counted for line in lines if line.counted)
     right = len(lines) - len(wrong)
@@ -181,7 +179,7 @@ def tell(study: Path, lines: Sequence[Line], every: bool = False) -> int:
     return len(wrong)
 
 
-def verify(studies: Sequence[Path], all: bool) -> int:  # noqa: A002, as the option is called
+def verify(studies: Sequence[Path]) -> int:
     """Verify these studies, or without any all that ship; the exit code."""
     studies = studies or sorted(path.parent for path in Path("results").glob(f"*/{MANIFEST}"))
     if not studies:
@@ -189,7 +187,7 @@ def verify(studies: Sequence[Path], all: bool) -> int:  # noqa: A002, as the opt
         return 2
     with ProcessPoolExecutor(PROCESSES) as pool:
         told = zip(studies, pool.map(verified, studies), strict=True)
-        wrong = sum(tell(study, lines, all) for study, lines in told)
+        wrong = sum(tell(study, lines) for study, lines in told)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
     return 1 if wrong else 0
