@@ -62,11 +62,6 @@ def panel(height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def path(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **style: object) -> None:
-    """Numbers over a column, joined by a line, a bar at each."""
-    points(axes, rows[x], rows, **{"linestyle": "-"} | style)
-
-
 def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
     """A colour for each (workload, implementation), named below, and its lines by method."""
     named = []
@@ -85,7 +80,8 @@ def by_method(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **look: object) -
     drawn = [method for method in METHODS if method in set(rows["method"][sets])]
     for method in drawn or ["naive"]:
         own = rows[one | (sets & (rows["method"] == method))]
-        path(axes, own.sort_values("jobs"), x, linestyle=DASHES[method], **look)
+        own = own.sort_values("jobs")
+        points(axes, own[x], own, linestyle=DASHES[method], **look)
 
 
 def points(axes: Axes, x: Sequence, rows: pd.DataFrame, **style: object) -> None:

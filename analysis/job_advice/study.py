@@ -20,7 +20,7 @@ from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
 
-ALONE_S, SHORT_S = 15.0, 8.0  # seconds of the job alone; to predict from it, or in a hurry
+ALONE_S = 12.0  # seconds of the job alone
 SET_S = 10.0  # of a set whose rival does not fit beside it
 # Slices so long that the power read in them, a mean over a second, is of the condition alone.
 SLICE_S, DROP_S, SLICES = 2.5, 1.0, (2, 20)
@@ -59,11 +59,7 @@ class Study:
         """The job alone, measured now or before. Raises ValueError with the reason if it failed."""
         self._plan([])
         self._run("the job alone", "--until", "collocate")
-        cell = cell_id(self._scenario(1), self.request.implementation, "naive", 1)
-        record = self._record(cell)
-        if record.status != "completed":
-            raise ValueError(f"{self.request.title}: {record.status}: {record.reason}")
-        return record
+        return self._record(self._scenario(1), "naive")
 
     def sets(self, sets: list[tuple[int, str]], together: bool) -> Record:
         """These sets, (jobs, method), and the job alone, in turns in one cell; not together: a cell
@@ -84,10 +80,7 @@ class Study:
         self._plan([ladder])
         what = f"the job alone, and {' and '.join(f'{n} {way(m)}' for n, m in sets)}"
         self._run(what, "--until", "estimate")
-        record = self._record(cell_id(scenario, self.request.implementation, method, 1))
-        if record.status != "completed":
-            raise ValueError(f"{scenario}: {record.status}: {record.reason}")
-        return record
+        return self._record(scenario, method)
 
     def pages(self) -> None:
         """Tables, figures and pages of what there is. Raises ValueError with what failed."""
@@ -99,11 +92,7 @@ class Study:
     def _plan(self, more: list[dict]) -> None:
         """Write the catalogue and the study, if they are not as they are to be."""
         request, path = self.request, self.folder / "plan" / f"{self.request.study}.yaml"
-        # The job alone that was measured for longer is there to predict from as well.
-        full = path.exists() and f"window_s: {ALONE_S}\n" in path.read_text(encoding="utf-8")
-        hurried = not request.verify or request.budget_s < OVERHEAD_S
-        window_s = SHORT_S if hurried and not full else ALONE_S
-        measure = {"kind": "window", "window_s": window_s, "warmup_s": 3, "settle_s": 0.5}
+        measure = {"kind": "window", "window_s": ALONE_S, "warmup_s": 3, "settle_s": 0.5}
         study = {
             "description": f"how many of one job fit on a GPU: {request.title}",
             "replicates": 1,
@@ -167,13 +156,15 @@ class Study:
             lines = log.read_text(encoding="utf-8").splitlines()
             raise ValueError(f"{lines[-1] if lines else 'Snakemake failed'} (all of it: {log})")
 
-    def _record(self, cell: str) -> Record:
-        """The newest attempt at a cell."""
-        tries = sorted(
-            self.folder.glob(f"cells/{cell}/a*/run.json"),
-            key=lambda path: int(path.parent.name[1:]),
-        )
-        if not tries:
+    def _record(self, scenario: str, method: str) -> Record:
+        """Of the newest attempt at a cell. Raises ValueError with the reason if that failed."""
+        cell = cell_id(scenario, self.request.implementation, method, 1)
+        tries = self.folder.glob(f"cells/{cell}/a*/run.json")
+        newest = max(tries, key=lambda path: int(path.parent.name[1:]), default=None)
+        if newest is None:
             log = self.folder / "plan" / "log.txt"
             raise ValueError(f"{cell} was not measured; Snakemake said: {log}")
-        return run_json.read(tries[-1])
+        record = run_json.read(newest)
+        if record.status != "completed":
+            raise ValueError(f"{self.request.title}: {record.status}: {record.reason}")
+        return record
