@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import estimates, explain, runs
+from analysis import estimates, explain
 from analysis.formulas import FED
 from analysis.gract_lines import AT, READ
 from analysis.quantities import QUANTITIES
@@ -436,9 +436,6 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     pq.write_table(empty, rows)
     with pytest.raises(ValueError, match="no table of estimates"):
         estimates.read(rows)
-    pq.write_table(empty.drop_columns(["session"]), rows)
-    with pytest.raises(ValueError, match="session"):
-        runs.read(rows)
     written(tmp_path / "a", [number("count", name="cells")])
     with pytest.raises(FileNotFoundError, match="typo: no results of a study; there are: a$"):
         estimates.read(tmp_path / "typo" / "estimates.parquet")
