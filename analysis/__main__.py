@@ -9,14 +9,14 @@ from math import inf
 from pathlib import Path
 from typing import NoReturn
 
-from analysis.records.untrusted_files import printable
+from analysis.files import printable
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # Command → its module. Its `run` takes the arguments, and returns what is to be printed. It is
 # imported when it is used: drawing needs no more than matplotlib.
 MODULES = {"merge": "records.merge", "estimate": "publish"}
-MODULES |= {"explain": "explain", "figures": "figures.command", "pages": "pages.render"}
+MODULES |= {"explain": "explain", "figures": "figures", "pages": "pages.render"}
 MODULES |= {"advise-job": "job_advice.command"}
 MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
 MODULES |= {"fit": "fit", "recipe": "recipes", "export": "export"}

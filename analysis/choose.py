@@ -1,7 +1,6 @@
 """What advice, claims and pages choose alike: what to call a set, and how far a study carries."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 
@@ -83,12 +82,3 @@ def _times(e: Row) -> str:
     if e.low < e.high:
         return f"{e.low:.0f} to {e.high:.0f} times (median {e.value:g})"
     return "once" if e.value == 1 else f"{e.value:.0f} times"
-
-
-def update(path: Path, text: str) -> None:
-    """Write a file only if its content changes: what depends on it is then not made anew."""
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
+from analysis.files import read_table, write_table
 from analysis.quantities import QUANTITIES
-from analysis.records import schema as records
-from analysis.records.untrusted_files import read_table
 from workflow.collocation.spec.names import (
     Scenario,
     implementation_order,
@@ -101,7 +100,7 @@ def write(found: pd.DataFrame, output: Path) -> None:
     if (twice := found["id"].duplicated()).any():
         raise ValueError(f"two numbers have the id {found.loc[twice, 'id'].iloc[0]}")
     made = pa.Table.from_pandas(found[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
-    records.write(made.replace_schema_metadata(), output, only_parquet=["replicates"])
+    write_table(made.replace_schema_metadata(), output, only_parquet=["replicates"])
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from analysis.estimates import CELL, INTERVAL, NONE, PREDICTION, RANGE, Row
-from analysis.records.untrusted_files import read_json
+from analysis.files import read_json
 from workflow.collocation.spec.names import (
     PAPER_IMPLEMENTATION,
     family_of,

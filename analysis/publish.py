@@ -16,9 +16,9 @@ import pandas as pd
 from analysis import claims, estimates, gract_lines, predict, reported, rules, runs, study
 from analysis.coverage import coverage
 from analysis.derived import derived
+from analysis.files import read_json
 from analysis.intervals import by_host, over_hosts
 from analysis.records import flags
-from analysis.records.untrusted_files import read_json
 from analysis.replicates import replicates
 from workflow.collocation.spec.names import parse_scenario
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from analysis.files import read_table
 from analysis.records import flags
 from analysis.records.losses import DIFFERS
 from analysis.records.schema import SCHEMA
-from analysis.records.untrusted_files import read_table
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 
 COMPLETED, UNVERIFIED = "completed", "unverified"

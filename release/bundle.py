@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import StrictUndefined, Template
 
-from analysis.records.untrusted_files import one_line
+from analysis.files import one_line, whole
 from release import manifest, private, verify
 from release.manifest import MANIFEST, NOT_RUN, RAW, RUN, is_raw
 
@@ -111,10 +111,9 @@ def _page(study: Path, files: Mapping[str, bytes]) -> str:
 
 def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
     """Write a tar.gz of files below the folder `top`: sorted, without owners, all of one time."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(output.name + ".partial")
     with (
-        partial.open("wb") as raw,
+        whole(output) as path,
+        path.open("wb") as raw,
         gzip.GzipFile("", "wb", mtime=EPOCH, fileobj=raw) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -123,5 +122,4 @@ def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
             entry.size, entry.mtime = len(content), EPOCH
             entry.mode = 0o755 if content.startswith(b"#!") else 0o644
             archive.addfile(entry, io.BytesIO(content))
-    partial.replace(output)
     print(f"{output}: {len(files)} files, {output.stat().st_size / 1e6:.1f} MB")

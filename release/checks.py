@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.records.untrusted_files import one_line
+from analysis.files import one_line
 from release.manifest import NOT_RUN, PLAN, RUN, RUNS, Attempt, attempts, listed, not_run
 from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.records.untrusted_files import read_json
+from analysis.files import read_json
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"

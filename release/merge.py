@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.records.untrusted_files import one_line, printable, read_json
+from analysis.files import one_line, printable, read_json
 from release import checks, manifest
 from release.manifest import RUN, Attempt
 from workflow.collocation.gpu.lock import folder_lock

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.__main__ import main as analysis
-from analysis.records.untrusted_files import one_line, printable, read_table
+from analysis.files import one_line, printable, read_table
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures import INDEX
-from analysis.pages import FILES
+from analysis.pages import FIGURES, FILES
 from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
 
@@ -313,7 +312,7 @@ def test_tables_and_figures_are_there(whole):
     assert {f"{cell}/a1" for cell in merged(results)} == set(STATUSES)
     for ending in ("png", "pdf", "svg", "csv"):
         assert (results / "figures" / f"rate_against_n.{ending}").stat().st_size > 0
-    for page in (*FILES, INDEX, "explorer.html", "estimates.csv"):
+    for page in (*FILES, FIGURES, "explorer.html", "estimates.csv"):
         assert (results / page).stat().st_size > 0
 
 
@@ -340,7 +339,7 @@ def test_an_unpacked_zip_plans_no_cell_and_draws_its_figures(whole, tmp_path):
     unpacked = Studio(tmp_path / "unpacked", tmp_path / "no-data", tmp_path / "locks")
     shutil.unpack_archive(packed, unpacked.folder)
     shutil.rmtree(unpacked.results / "figures")
-    figure = f"results/drill/{INDEX}"
+    figure = f"results/drill/{FIGURES}"
     drawn = unpacked.snakemake("--", figure, config={"measure": "false"})
     assert drawn.code == 0, drawn.output
     assert (unpacked.folder / figure).exists()
@@ -367,7 +366,7 @@ def test_a_figure_that_there_are_no_data_for_any_more_goes(copied):
     assert "serving,," in listed
     (folder / "index.csv").write_text(listed.replace("serving,,", "serving,A finding,"))
     run = copied.snakemake(
-        "--forcerun", "draw", "--", f"results/drill/{INDEX}", config={"measure": "false"}
+        "--forcerun", "draw", "--", f"results/drill/{FIGURES}", config={"measure": "false"}
     )
     assert run.code == 0, run.output
     assert not (folder / "serving.png").exists()

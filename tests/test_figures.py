@@ -12,7 +12,8 @@ from analysis import estimates as table
 from analysis import gract_lines
 from analysis.__main__ import main as analysis
 from analysis.estimates import INTERVAL
-from analysis.figures import INDEX, registered, style
+from analysis.figures import registered, style
+from analysis.pages import FIGURES
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -116,7 +117,7 @@ def drawn(tmp_path_factory):
 @pytest.mark.parametrize("name", STUDIES)
 def test_figures_with_data_are_drawn_and_show_the_estimates(name, drawn):
     (_, expected), folder = STUDIES[name], drawn(name)
-    with (folder / INDEX).open(encoding="utf-8", newline="") as file:
+    with (folder / FIGURES).open(encoding="utf-8", newline="") as file:
         listed = {row["figure"]: row for row in csv.DictReader(file)}
     assert listed.keys() == ALL == registered().keys()
     assert {name for name, row in listed.items() if row["title"]} == expected

@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # They import; none computes, for threads would not outlive a fork.
 MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
-MODULES += ["analysis.pages.render", "analysis.figures.command"]
+MODULES += ["analysis.pages.render", "analysis.figures"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs"]
 MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.driver"]
 ASKING = threading.Lock()

@@ -17,7 +17,8 @@ import pandas as pd
 import vl_convert
 
 from analysis import advice, estimates, labels
-from analysis.choose import on_cpu, scope, update
+from analysis.choose import on_cpu, scope
+from analysis.files import update
 from analysis.quantities import QUANTITIES
 from workflow.collocation.spec.names import implementation_order, parse_scenario
 

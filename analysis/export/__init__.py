@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis import estimates, runs
-from analysis.records.untrusted_files import read_table
+from analysis.files import read_table
 
 # Target → its module, and the package that it needs.
 TARGETS = {"tensorboard": ("event_files", "tensorboard")}

@@ -9,6 +9,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from analysis.export import SERIES, Cell
+from analysis.files import whole
 
 
 def write(cells: list[Cell], folder: Path, to: str) -> tuple[int, str]:
@@ -18,12 +19,9 @@ def write(cells: list[Cell], folder: Path, to: str) -> tuple[int, str]:
         path = folder / cell.whole.name / f"events.out.tfevents.{cell.began:.0f}"
         if path.exists():
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name("unfinished")
-        with partial.open("wb") as file:
+        with whole(path) as partial, partial.open("wb") as file:
             for event in _events(cell):
                 RecordWriter(file).write(event.SerializeToString())
-        partial.replace(path)
         new += 1
     return new, f"tensorboard --logdir {folder}"
 

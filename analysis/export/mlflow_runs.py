@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from analysis.export import SERIES, Cell, Run
-from analysis.records.untrusted_files import one_line
+from analysis.files import one_line
 
 MOST = 1000  # metrics of a request
 OURS = {f"system/{name}": name for name in SERIES}  # metric → its readings

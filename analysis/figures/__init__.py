@@ -11,27 +11,33 @@ It takes the table that `analysis.estimates.read` gives, and returns None where 
 for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
 """
 
+from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+import pandas as pd
+from matplotlib.figure import Figure
 
-INDEX = "figures/index.csv"  # of a study: its figures; without a title where one is not drawn
+from analysis import estimates, labels
+from analysis.figures import style
+from analysis.files import update
+from analysis.pages import FIGURES
+from analysis.pages.tables import csv
+
+LEFT_OUT = ["replicates", "relative_to", "note"]  # of the data: estimates.csv has them
 
 
 class Drawing(NamedTuple):
     """A figure of one study. title: its finding. data: the rows of estimates that it shows."""
 
     title: str
-    data: "pd.DataFrame"
-    figure: "Figure"
+    data: pd.DataFrame
+    figure: Figure
 
 
-Function = Callable[["pd.DataFrame"], Drawing | None]
+Function = Callable[[pd.DataFrame], Drawing | None]
 _FIGURES: dict[str, tuple[str, Function]] = {}
 
 
@@ -50,3 +56,27 @@ def registered() -> dict[str, tuple[str, Function]]:
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return dict(sorted(_FIGURES.items()))
+
+
+def run(given: Namespace) -> str:
+    """The command: CSV and pictures of each figure; those of figures that are not drawn go."""
+    found, index = estimates.read(given.folder / "estimates.parquet"), []
+    with style.context():
+        for name, (caption, function) in registered().items():
+            drawing = function(found)
+            index.append((name, drawing.title if drawing else "", caption))
+            data = given.folder / f"figures/{name}.csv"
+            pictures = [data.with_suffix(ending) for ending in style.METADATA]
+            if drawing is None:
+                for path in (data, *pictures):
+                    path.unlink(missing_ok=True)
+                continue
+            update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
+            for axes in drawing.figure.axes:
+                axes.set_ylabel(labels.of_script(given.folder, axes.get_ylabel()))
+            if not given.data_only:
+                style.save(drawing.figure, drawing.title, caption, pictures)
+    index = pd.DataFrame(index, columns=["figure", "title", "caption"])
+    update(given.folder / FIGURES, csv(index))
+    drawn = ", ".join(index["figure"][index["title"] != ""])
+    return f"drawn: {drawn or 'nothing, for want of data'}"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 PAGES = ("results", "claims", "advice", "belief")
 TABLES = ("alone", "sets", "hosts", "pair", "advice")
+FIGURES = "figures/index.csv"  # which figures there are; without a title where one is not drawn
 # Outputs, relative to the study's folder.
 FILES = (
     *(f"{name}.md" for name in PAGES),

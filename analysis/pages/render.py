@@ -17,9 +17,19 @@ from markdown_it import MarkdownIt
 
 from analysis import advice, claims, estimates, labels, predict
 from analysis.advice import Advice
-from analysis.choose import on_cpu, scope, update
-from analysis.figures import INDEX
-from analysis.pages import PAGES, TABLES, belief, beyond, contents, findings, spelling, tables
+from analysis.choose import on_cpu, scope
+from analysis.files import update
+from analysis.pages import (
+    FIGURES,
+    PAGES,
+    TABLES,
+    belief,
+    beyond,
+    contents,
+    findings,
+    spelling,
+    tables,
+)
 from analysis.pages.spelling import known, plain
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import implementation_order
@@ -71,8 +81,8 @@ class Study(Numbers):
         # SHA-256 of the list of the study's raw files; empty where it is not sealed.
         self.root = sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
         self.figures = {}  # name → row of the list of figures; empty before any was drawn
-        if (folder / INDEX).exists():
-            with (folder / INDEX).open(encoding="utf-8", newline="") as file:
+        if (folder / FIGURES).exists():
+            with (folder / FIGURES).open(encoding="utf-8", newline="") as file:
                 self.figures = {row["figure"]: row for row in csv.DictReader(file)}
 
     def page(self, template: str, docs: bool = False) -> str:

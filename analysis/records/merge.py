@@ -10,11 +10,11 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.files import one_line, read_table, write_table
 from analysis.records import flags
 from analysis.records.losses import loss_checks, members_of
 from analysis.records.read import Attempt, read_study
-from analysis.records.schema import SCHEMA, write
-from analysis.records.untrusted_files import one_line, read_table
+from analysis.records.schema import SCHEMA
 from workflow.collocation.record.run_json import Member, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.spec.names import BEFORE, INTERLEAVED
@@ -218,4 +218,4 @@ def merge(attempts: list[Attempt]) -> pa.Table:
 def run(given: Namespace) -> None:
     """The command: records of `given.study` → `given.output`."""
     table = merge(read_study(given.study, given.list))
-    write(table, given.output, only_parquet=["slices", "gract_slices"])
+    write_table(table, given.output, only_parquet=["slices", "gract_slices"])

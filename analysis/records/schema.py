@@ -4,12 +4,9 @@ Type, unit and description of each are kept in the field metadata.
 """
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 _TYPES = {
     "text": pa.string(),
@@ -33,16 +30,3 @@ def _schema() -> pa.Schema:
 
 
 SCHEMA = _schema()
-
-
-def write(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:
-    """Write parquet (zstd), and beside it a CSV without some columns, each atomically."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    plain = table.drop_columns(list(only_parquet))
-    for path, write_to in (
-        (output, lambda p: pa.parquet.write_table(table, p, compression="zstd")),
-        (output.with_suffix(".csv"), lambda p: pa.csv.write_csv(plain, p)),
-    ):
-        partial = path.with_name(path.name + ".partial")
-        write_to(partial)
-        partial.replace(path)

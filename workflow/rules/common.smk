@@ -5,7 +5,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from analysis import figures as drawn, pages, source_digest
+from analysis import pages, source_digest
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
@@ -44,7 +44,7 @@ ESTIMATES = f"{STUDY}/estimates.parquet"
 # A measured cell is a source file: no rule is looked for that makes it.
 RECORDS = [*map(before_update, SESSION.measured), *SESSION.coming]
 # Which figures there are, a study's data decide: they are listed in this file.
-FIGURES = f"{STUDY}/{drawn.INDEX}"
+FIGURES = f"{STUDY}/{pages.FIGURES}"
 PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []

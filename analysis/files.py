@@ -1,0 +1,59 @@
+"""Reading and writing files, and telling on one line what somebody else may have put into them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+
+def read_json(path: Path) -> object:
+    """Raises OSError, or ValueError with the file's name."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Raises ValueError with the file's name."""
+    try:
+        return pa.parquet.ParquetFile(path).read(columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is no table that can be read: {one_line(error)}") from error
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file, so that readers see all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    yield partial
+    partial.replace(path)
+
+
+def write_table(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:
+    """Write parquet (zstd), and beside it a CSV without some columns."""
+    with whole(output) as path:
+        pa.parquet.write_table(table, path, compression="zstd")
+    with whole(output.with_suffix(".csv")) as path:
+        pa.csv.write_csv(table.drop_columns(list(only_parquet)), path)
+
+
+def update(path: Path, text: str) -> None:
+    """Write a file only if its content changes: what depends on it is then not made anew."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+
+
+def printable(text: object) -> str:
+    """On one line, without what a terminal would obey: a file's name may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def one_line(text: object) -> str:
+    return printable(" ".join(str(text).split()))
