@@ -200,7 +200,7 @@ class Measurer:
         (SHARES, [], [measured(2, "naive", 1.3, 1.6, low=0.9)], "^Undecided: 2 as separate"),
         (SHARES, [], [measured(2, "naive", 1.05, 1.9)], r"^One at a time: 2 as .* STP of 1\.05"),
         (SHARES, ["--slowdown", "1.2"], [measured(2, "mps", 1.5, 1.3)], "^One at a time"),
-        (SHARES, ["--slowdown", "1.2"], [measured(4, "mps", 2.5, 1.6)], "bounds; .* MAX=3"),
+        (SHARES, ["--slowdown", "1.2"], [measured(4, "mps", 2.5, 1.6)], "bounds; 4 under"),
         (SHARES, ["--memory", "15"], [], "^One at a time: no set respects the bounds"),
         (SHARES, ["--no-verify"], [], r"^Predicted: run \d under MPS, STP \d.* Not measured"),
         (FULL, ["--no-verify"], [], r"^One at a time: predicted STP .* Not measured"),

@@ -141,10 +141,8 @@ class Answer:
         if advised is None:
             top = max(self.found, key=lambda each: each.stp.value)
             if not any(answer.within(each, self.asked) for each in self.found):
-                fewest = min(each.option.n for each in self.found)
-                more = f" Fewer were not measured: MAX={fewest - 1}." if fewest > 2 else ""
                 said = f"{top.option.named} has a slowdown of {labels.span(top.slowdown)}"
-                return f"One at a time: no set measured respects the bounds; {said}.{more}"
+                return f"One at a time: no set measured respects the bounds; {said}."
             return f"One at a time: {top.option.named} has an STP of {labels.span(top.stp)}."
         if not advised.decided:
             return f"Undecided: {advised.option.named} has an STP of {labels.span(advised.stp)}."
