@@ -1,7 +1,5 @@
 """Two studies side by side: every number that both have, with its spread.
 
-python -m analysis compare results/ladder results/mine --output results/compare
-
 Reads estimates.parquet of both folders and computes no number. Writes compare.csv, with a row for
 each number, and compare.md, with a table for each quantity.
 """

@@ -1,7 +1,4 @@
-"""The cells, baselines and arithmetic behind one published number.
-
-python -m analysis explain stp:7x_resnet26_cifar10_b32/paper_step/mps --folder results/ladder
-"""
+"""The cells, baselines and arithmetic behind one published number."""
 
 import difflib
 import math

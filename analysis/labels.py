@@ -7,35 +7,34 @@ from pathlib import Path
 
 from analysis.estimates import CELL, INTERVAL, NONE, PREDICTION, RANGE, Row
 from analysis.files import read_json
-from workflow.collocation.spec.names import (
-    PAPER_IMPLEMENTATION,
-    family_of,
-    parse_scenario,
-)
+from workflow.collocation.spec.names import PAPER_IMPLEMENTATION, family_of, parse_scenario
 
 _MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM", "LM", "ASR")
 _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits", "sources", "speech")
+# Method → its title, a hue that colour-blind readers tell from the others, with a lightness of its
+# own, and a marker for greyscale. Variants without a hue have their family's.
 _METHODS = {
-    "serial": "one after the other",
-    "naive": "separate",
-    "mps": "MPS",
-    "mps_equal": "MPS, equal shares",
-    "mps_overlap": "MPS, overlapping shares",
-    "mps_30": "MPS, 30 % of SMs",
-    "mps_60": "MPS, 60 % of SMs",
-    "mps_below": "MPS, lower priority",
-    "streams": "CUDA streams",
-    "mig": "MIG",
-    "mig_1g2x": "MIG 1g, double memory",
-    "mig_shared": "MIG, shared memory",
+    "serial": ("one after the other", "", ""),
+    "naive": ("separate", "#E0A224", "o"),
+    "mps": ("MPS", "#0B5394", "s"),
+    "mps_equal": ("MPS, equal shares", "#5C9BD5", "<"),
+    "mps_overlap": ("MPS, overlapping shares", "#2A9D8F", ">"),
+    "mps_30": ("MPS, 30 % of SMs", "", ""),
+    "mps_60": ("MPS, 60 % of SMs", "", ""),
+    "mps_below": ("MPS, lower priority", "", ""),
+    "streams": ("CUDA streams", "#7A5BA8", "D"),
+    "mig": ("MIG", "#A1372D", "^"),
+    "mig_1g2x": ("MIG 1g, double memory", "", ""),
+    "mig_shared": ("MIG, shared memory", "", ""),
 }
-_WRITTEN = {
-    PAPER_IMPLEMENTATION: "paper style",
-    "eager": "TF32, no waiting",
-    "bf16": "bf16",
-    "graph": "bf16 + CUDA graph",
-    "compile": "bf16, compiled",
+_WRITTEN = {  # implementation → its title, and a colour that is no method's
+    PAPER_IMPLEMENTATION: ("paper style", "#333333"),
+    "eager": ("TF32, no waiting", "#A6761D"),
+    "bf16": ("bf16", "#66A61E"),
+    "graph": ("bf16 + CUDA graph", "#1B9E77"),
+    "compile": ("bf16, compiled", "#D95F02"),
 }
+GREY = "#888888"
 KINDS = {  # of `intervals.kinds`
     "alone_waits": "alone, waits for its host",
     "alone_busy": "alone, keeps the GPU busy",
@@ -45,37 +44,20 @@ KINDS = {  # of `intervals.kinds`
     "set_busy": "set of jobs that keep the GPU busy",
     "set_graph": "set of CUDA graphs",
 }
-_STATUSES = {"not_run": "not run", "out_of_memory": "out of memory", "timed_out": "timed out"}
 
-# Hues that colour-blind readers tell apart, with spread lightness, and a marker each for greyscale.
-COLOURS = {
-    "naive": "#E0A224",
-    "mps": "#0B5394",
-    "mps_equal": "#5C9BD5",
-    "mps_overlap": "#2A9D8F",
-    "streams": "#7A5BA8",
-    "mig": "#A1372D",
-}
-MARKERS = {"naive": "o", "mps": "s", "mps_equal": "<", "mps_overlap": ">"}
-MARKERS |= {"streams": "D", "mig": "^"}
-IMPLEMENTATION_COLOURS = {  # none of them a method's
-    PAPER_IMPLEMENTATION: "#333333",
-    "eager": "#A6761D",
-    "bf16": "#66A61E",
-    "graph": "#1B9E77",
-    "compile": "#D95F02",
-}
-GREY = "#888888"
+
+def _look(name: str) -> tuple[str, str, str]:
+    return _METHODS.get(name, ("", "", ""))
 
 
 def colour(name: str) -> str:
     """Of a method; a variant has its family's hue."""
-    return COLOURS.get(name) or COLOURS.get(family_of(name), GREY)
+    return _look(name)[1] or _look(family_of(name))[1] or GREY
 
 
 def marker(name: str) -> str:
     """Of a method; a study's own variants have signs of their own, by their names."""
-    return MARKERS.get(name) or "pD*"[sum(map(ord, name)) % 3]
+    return _look(name)[2] or "pD*"[sum(map(ord, name)) % 3]
 
 
 def job(workload: str, implementation_name: str = PAPER_IMPLEMENTATION) -> str:
@@ -113,15 +95,18 @@ def scenario(identity: str, count: bool = True) -> str:
 
 def method(name: str) -> str:
     """`plain`, `MPS`, `MPS 1g` for a study's own variants."""
-    if name in _METHODS:
-        return _METHODS[name]
     family, _, rest = name.partition("_")
-    return f"{_METHODS.get(family, family)} {rest.replace('_', ' ')}".strip()
+    return _look(name)[0] or f"{_look(family)[0] or family} {rest.replace('_', ' ')}".strip()
 
 
 def implementation(name: str) -> str:
     """How the job is written."""
-    return _WRITTEN.get(name, name.replace("_", " "))
+    return _WRITTEN[name][0] if name in _WRITTEN else name.replace("_", " ")
+
+
+def written_colour(name: str) -> str:
+    """Of an implementation."""
+    return _WRITTEN.get(name, ("", GREY))[1]
 
 
 def of_script(folder: Path, text: str) -> str:
@@ -130,14 +115,15 @@ def of_script(folder: Path, text: str) -> str:
     """
     advice = folder / "advice.json"
     told = read_json(advice) if advice.exists() else {}
-    text = text.replace(_WRITTEN[PAPER_IMPLEMENTATION], "as it is") if told.get("run") else text
+    if told.get("run"):
+        text = text.replace(implementation(PAPER_IMPLEMENTATION), "as it is")
     if told.get("alone", {}).get("unit") == "steps/s":
         text = re.sub(r"/sample\b", "/step", re.sub(r"\b([Ss])amples/s\b", r"\1teps/s", text))
     return text
 
 
 def status(name: str) -> str:
-    return _STATUSES.get(name, name.replace("_", " "))
+    return name.replace("_", " ")
 
 
 def number(value: float | None, unit: str = "") -> str:

@@ -1,7 +1,5 @@
 """runs.parquet → estimates.parquet: every published number of a study, once.
 
-python -m analysis estimate --folder results/ladder
-
 Reads runs.parquet and plan.json of the folder, and the paper's values; decides the claims; writes
 estimates.parquet, and estimates.csv without the replicates.
 """

@@ -1,7 +1,5 @@
 """A study as one HTML file that needs no network: choose a job, see what sharing does to it.
 
-python -m analysis explorer --folder results/ladder --output results/ladder/explorer.html
-
 Reads estimates.parquet of the folder and computes no number. Altair describes the chart, Vega-Lite
 draws it; its scripts are in the page.
 """

@@ -37,7 +37,7 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         style.counts(axes, rows["jobs"])
         axes.set_title(labels.job(workload))
         for implementation, own in rows.groupby("implementation"):
-            style.by_method(axes, own, color=_colour(implementation), marker="o")
+            style.by_method(axes, own, color=labels.written_colour(implementation), marker="o")
         for e in table.of(estimates, "fastest_rate", scenario=f"1x_{workload}").itertuples():
             axes.axhline(e.value, color=style.PALE, linewidth=0.9, zorder=0)
         axes.set_ylim(0, 1.08 * rows[["value", "high"]].max(axis=None))
@@ -45,15 +45,9 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     panels[0].set_ylabel("samples/s, all jobs")
     data = rates[rates["workload"].isin(chosen)]
     written = sorted(set(data["implementation"]), key=implementation_order)
-    named = [
-        Line2D([], [], color=_colour(each), label=labels.implementation(each)) for each in written
-    ]
-    style.legend(drawn, named)
+    names = {labels.implementation(each): labels.written_colour(each) for each in written}
+    style.legend(drawn, [Line2D([], [], color=c, label=name) for name, c in names.items()])
     return Drawing(_title(estimates), data, drawn)
-
-
-def _colour(implementation: str) -> str:
-    return labels.IMPLEMENTATION_COLOURS.get(implementation, labels.GREY)
 
 
 def _title(estimates: pd.DataFrame) -> str:

@@ -1,8 +1,4 @@
-"""estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML.
-
-python -m analysis pages --folder results/ladder            the study's own files
-python -m analysis pages --folder results/ladder --readme   README.md and two pages of docs/
-"""
+"""estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML."""
 
 import csv
 import re

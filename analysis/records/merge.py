@@ -1,7 +1,4 @@
-"""run.json files → one table, one row per member, cell and window (columns: records.schema).
-
-python -m analysis merge --study smoke --output results/smoke/runs.parquet --list runs.txt
-"""
+"""run.json files → one table, one row per member, cell and window (columns: records.schema)."""
 
 from argparse import Namespace
 from collections import Counter, defaultdict
