@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis import labels
-from analysis.choose import PARTNER, place
+from analysis.choose import PARTNER, place, way
 from analysis.estimates import MEASURED, Row, by_id, get, identity
 from analysis.gract_lines import AT, POINTS
 from analysis.quantities import QUANTITIES
@@ -43,10 +43,8 @@ class CellJudged:
     @property
     def label(self) -> str:
         """`7 × ResNet26 b32 under MPS`, `ResNet152 b32 alone`."""
-        how = f"under {labels.method(self.method)}"
-        if self.method == "naive":
-            how = "as separate processes" if parse_scenario(self.scenario).n > 1 else "alone"
-        return f"{labels.scenario(self.scenario)} {how}"
+        one = self.method == "naive" and parse_scenario(self.scenario).n == 1
+        return f"{labels.scenario(self.scenario)} {'alone' if one else way(self.method)}"
 
     @property
     def said(self) -> str:

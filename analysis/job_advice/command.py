@@ -18,7 +18,6 @@ from analysis.job_advice.study import Study
 from analysis.records import flags
 
 SHOWN = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # counts that the table has
-TITLES = {"naive": "separate", "mps": "MPS"}
 WAITING = (
     "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
     "workers or data on the GPU, bf16, torch.compile(mode='reduce-overhead')."
@@ -28,10 +27,7 @@ WAITING = (
 def run(given: Namespace) -> str:
     """Raises ValueError with one line for what a person got wrong, or a job that did not run."""
     asked = request.read(given)
-    settings = request.settings(given.config)
-    if not asked.verify and "gpu=cpu" in settings:
-        raise ValueError("VERIFY=0: without a GPU's counters nothing is predicted; leave it out")
-    study = Study(asked, settings)
+    study = Study(asked, request.settings(given.config))
     with study.held():
         return _answered(asked, study, given.json)
 
@@ -44,9 +40,7 @@ def _answered(asked: Request, study: Study, as_json: bool) -> str:
         sets = [each for each in sets if each.n in (2, 4)]
     chosen = answer.best(sets, asked)
     if not asked.verify and chosen and not chosen.prediction:
-        raise ValueError(
-            f"{job.card}: nothing is predicted without GRACT and SMACT; leave VERIFY=0 out"
-        )
+        raise ValueError(f"{job.card}: VERIFY=0 needs GRACT and SMACT; leave it out")
     found: list[Measured] = []
     if asked.verify and chosen:
         beside = answer.rival(sets, chosen, asked)
@@ -202,11 +196,12 @@ def _table(sets: Sequence[Option]) -> list[str]:
     if not counts:
         return []
     lines = ["  predicted  jobs      " + "".join(f"{n:>6}" for n in counts)]
-    for method, title in TITLES.items():
+    for method in answer.METHODS:
         of = {each.n: each for each in told if each.method == method}
         if not of:
             continue
         numbers = "".join(f"{of[n].stp:6.2f}" if n in of else f"{'–':>6}" for n in counts)
         error = next(iter(of.values())).prediction.error
-        lines.append(f"   STP       {title:<10}{numbers}   ± {error:.0%} in 9 of 10 sets")
+        row = f"{labels.method(method):<10}{numbers}"
+        lines.append(f"   STP       {row}   ± {error:.0%} in 9 of 10 sets")
     return lines
