@@ -28,39 +28,38 @@ UNTOLD = (
     "loaded at once."
 )
 UNBOUND = "GPU memory is not known here, so no set was held against the bound on it."
-# Numbers of an option besides its STP: field → quantity.
-BESIDES = {"rate": "rate", "slowdown": "slowdown_worst", "memory": "memory"}
-BESIDES |= {"s": "s", "over_fastest": "over_fastest"}
+NUMBERS = ("stp", "rate", "slowdown_worst", "memory", "s", "over_fastest")  # of an option
+COSTS = ("slowdown_worst", "memory")
 
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """One way to run a job: `n` at a time by a method, with its numbers over all hosts.
+    """One way to run a job: `n` at a time by a method.
 
-    work: what options are ranked by, samples/s; the STP where not every option of the job has a
-    throughput. That of a set which fills the GPU repeats on other hosts; a job alone, which the STP
-    is over, does not. None: not measured. hosts: where its gain was measured. most: slowdown and
-    memory of the host that has most; infinite if unknown.
+    numbers: over all hosts, by quantity, those of NUMBERS; None: not measured. work: what options
+    are ranked by, samples/s; the STP where not every option of the job has a throughput. That of a
+    set which fills the GPU repeats on other hosts; a job alone, which the STP is over, does not.
+    hosts: where its gain was measured. most: COSTS of the host that has most; infinite if unknown.
     """
 
     method: str
     n: int
+    numbers: Mapping[str, Row | None]
     work: float
-    stp: Row
-    rate: Row | None = None
-    slowdown: Row | None = None
-    memory: Row | None = None
-    s: Row | None = None
-    over_fastest: Row | None = None
-    hosts: tuple[str, ...] = ()
-    most: tuple[float, float] = (inf, inf)
+    hosts: tuple[str, ...]
+    most: tuple[float, float]
+
+    @property
+    def stp(self) -> Row:
+        return self.numbers["stp"]
 
     @property
     def costs(self) -> tuple[float, float, float]:
         """(-work, slowdown of the slowest, memory in GB): less is better. Unknown is infinite, and
         a job alone is not slowed down.
         """
-        return -self.work, 1.0 if self.n == 1 else _value(self.slowdown), _value(self.memory)
+        slowdown, memory = (_value(self.numbers[name]) for name in COSTS)
+        return -self.work, 1.0 if self.n == 1 else slowdown, memory
 
     @property
     def undecided(self) -> bool:
@@ -88,10 +87,11 @@ class Option:
         what it costs as far as it is known.
         """
         parts = [f"{self.label}: throughput gain {labels.span(self.stp)}"]
-        if self.slowdown:
-            parts.append(f"slowdown of the slowest job {labels.number(self.slowdown.value)}")
-        if self.memory:
-            parts.append(labels.number(self.memory.value, self.memory.unit))
+        slowdown, memory = (self.numbers[name] for name in COSTS)
+        if slowdown:
+            parts.append(f"slowdown of the slowest job {labels.number(slowdown.value)}")
+        if memory:
+            parts.append(labels.number(memory.value, memory.unit))
         return ", ".join(parts)
 
 
@@ -124,7 +124,7 @@ class Advice:
     @property
     def untold(self) -> bool:
         """True if sets have no memory, because they were conditions of interleaved cells."""
-        return any(o.stp.design == INTERLEAVED and not o.memory for o in self.sets)
+        return any(o.stp.design == INTERLEAVED and not o.numbers["memory"] for o in self.sets)
 
     def sentences(self, but: Collection[str] = ()) -> list[str]:
         """The advice in plain sentences, most important first; without caveats in `but`."""
@@ -144,7 +144,7 @@ class Advice:
                 "sets them apart may be the host."
             )
         if shared and flags.ABOVE_COUNT in flags.split(shared.stp.flags):
-            said = flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(shared.s)
+            said = flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(shared.numbers["s"])
             found.append(f"{labels.number(shared.stp.value)} times is {said}.")
         return found + [UNTOLD] * self.untold + [UNBOUND] * self.unbound
 
@@ -180,15 +180,14 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
 
     for stp in table_of.of(estimates, "stp", window="", job="").itertuples(index=False, name="Row"):
         if (job := _job(stp)) is not None:
-            where = place(stp)
-            besides = {name: numbers.get(identity(q, **where)) for name, q in BESIDES.items()}
+            own = {name: numbers.get(identity(name, **place(stp))) for name in NUMBERS}
             on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
-            option = Option(stp.method, stp.jobs, stp.value, stp, **besides, hosts=on)
-            option = replace(option, most=(most(option.slowdown), most(option.memory)))
+            bounded = tuple(most(own[name]) for name in COSTS)
+            option = Option(stp.method, stp.jobs, own, stp.value, on, bounded)
             found.setdefault((job, stp.implementation), []).append(option)
     for key, mine in found.items():
-        if all(option.rate for option in mine):
-            mine = [replace(option, work=option.rate.value) for option in mine]
+        if all(option.numbers["rate"] for option in mine):
+            mine = [replace(option, work=option.numbers["rate"].value) for option in mine]
         found[key] = sorted(mine, key=lambda option: (option.n, method_order(option.method)))
     return found
 
@@ -226,7 +225,7 @@ def _advice(
     slowdown: float,
     memory: float,
 ) -> Advice:
-    unbound = memory < inf and not any(option.memory for option in mine)
+    unbound = memory < inf and not any(option.numbers["memory"] for option in mine)
     memory = inf if unbound else memory
     allowed = [option for option in mine if option.within(slowdown, memory)]
     best = min(allowed, key=lambda option: option.costs, default=None)

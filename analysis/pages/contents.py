@@ -56,6 +56,14 @@ SET = {
     "mJ/sample": ("energy_per_sample", as_.millis),
     "edge error": ("energy_edge_error", as_.share),
 }
+OPTION = {
+    "samples/s": ("rate", as_.bare),
+    "STP": ("stp", as_.span),
+    "S": ("s", as_.num),
+    "over fastest": ("over_fastest", as_.num),
+    "slowest takes": ("slowdown_worst", as_.num),
+    "memory": ("memory", as_.num),
+}
 VERDICTS = {
     "holds": ("holds", "hold"),
     "agrees": ("agrees at the paper's GRACT", "agree at the paper's GRACT"),
@@ -242,14 +250,7 @@ def flagged(estimates: pd.DataFrame, flag: str) -> str:
 
 
 def _of_option(option: Option) -> dict[str, Number]:
-    return {
-        "samples/s": Number(option.rate, as_.bare),
-        "STP": Number(option.stp, as_.span),
-        "S": Number(option.s),
-        "over fastest": Number(option.over_fastest),
-        "slowest takes": Number(option.slowdown),
-        "memory": Number(option.memory),
-    }
+    return {title: Number(option.numbers[name], spell) for title, (name, spell) in OPTION.items()}
 
 
 def _chosen(of: Advice, option: Option) -> str:

@@ -185,14 +185,8 @@ def _foremost(found: Iterable[Advice]) -> list[Advice]:
     """Of each job that was measured in sets, the way of writing whose advised option does the most;
     the highest gain first.
     """
-
-    def does(each: Advice) -> tuple[float, float]:
-        rate = each.advised.rate
-        return rate.value if rate else 0.0, each.advised.stp.value
-
-    best: dict[str, Advice] = {}
-    for each in (each for each in found if each.sets and each.advised):
-        best[each.job] = max(best.get(each.job, each), each, key=does)
+    shared = [each for each in found if each.sets and each.advised]
+    best = {each.job: each for each in sorted(shared, key=lambda each: each.advised.work)}
     return sorted(best.values(), key=_gain)
 
 
