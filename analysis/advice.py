@@ -208,22 +208,17 @@ def advise(
 
     slowdown: the most that the slowest job may suffer. memory: the most that may be used, GB.
     """
-    every, numbers = options(estimates), by_id(estimates)
+    every, bounds = options(estimates), (slowdown, memory)
     return [
-        _advice(numbers, name, implementation, every[name, implementation], slowdown, memory)
+        _advice(name, written, every[name, written], *bounds, _rewrite(estimates, name, written))
         for name in ([job] if job else table_of.workloads(estimates))
-        for implementation in table_of.implementations(estimates)
-        if (name, implementation) in every
+        for written in table_of.implementations(estimates)
+        if (name, written) in every
     ]
 
 
 def _advice(
-    numbers: Mapping[str, Row],
-    job: str,
-    implementation: str,
-    mine: list[Option],
-    slowdown: float,
-    memory: float,
+    job: str, written: str, mine: list[Option], slowdown: float, memory: float, rewrite: str
 ) -> Advice:
     unbound = memory < inf and not any(option.numbers["memory"] for option in mine)
     memory = inf if unbound else memory
@@ -234,19 +229,16 @@ def _advice(
     sets = [option for option in allowed if option.n > 1]
     shared = advised if advised in sets else min(sets, key=lambda o: o.costs, default=None)
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
-    return Advice(
-        *(job, implementation, tuple(mine), tuple(pareto), best, advised, shared),
-        rewrite=_rewrite(numbers, job, implementation),
-        unbound=unbound,
-    )
+    chosen = (tuple(mine), tuple(pareto), best, advised, shared)
+    return Advice(job, written, *chosen, rewrite, unbound)
 
 
-def _rewrite(numbers: Mapping[str, Row], job: str, implementation: str) -> str:
+def _rewrite(estimates: pd.DataFrame, job: str, implementation: str) -> str:
     """That one job alone does over a tenth more in the fastest implementation measured; or ""."""
     one = {"scenario": f"1x_{job}", "implementation": implementation, "method": "naive"}
-    alone, over = (numbers.get(identity(name, **one)) for name in ("rate", "over_fastest"))
-    every = (e for e in numbers.values() if e.quantity == "fastest_rate" and not e.host)
-    fastest = next((e for e in every if e.scenario == f"1x_{job}"), None)
+    alone, over = (table_of.get(estimates, name, **one) for name in ("rate", "over_fastest"))
+    every = table_of.of(estimates, "fastest_rate", scenario=f"1x_{job}")
+    fastest = next(every.itertuples(), None)
     if not (alone and over and fastest) or over.value >= NEAR:
         return ""
     does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
@@ -267,12 +259,8 @@ def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
     rates = table_of.of(estimates, "rate", method="naive", window="")
     jobs = {each.job for each in found}
     alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "implementation"]) for job in jobs]
-    lacking = [
-        implementation
-        for implementation in IMPLEMENTATIONS
-        if not all(implementation in known for known in alone)
-    ]
-    ways = "; ".join(labels.implementation(implementation) for implementation in lacking)
+    lacking = [each for each in IMPLEMENTATIONS if not all(each in known for known in alone)]
+    ways = "; ".join(map(labels.implementation, lacking))
     if not ways or on_cpu(estimates):
         return ""
     return (
