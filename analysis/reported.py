@@ -78,12 +78,8 @@ def estimates(rows: pd.DataFrame) -> Iterator[dict]:
     groups = _groups(rows)
     for (source, workload, n, method), group in groups.items():
         if method != "serial":
-            place = {
-                "scenario": _scenario(workload, n),
-                "implementation": PAPER_IMPLEMENTATION,
-                "method": method,
-            }
-            about = place | {"source": source, "status": "completed", "n": 1}
+            about = {"scenario": _scenario(workload, n), "implementation": PAPER_IMPLEMENTATION}
+            about |= {"method": method, "source": source, "status": "completed", "n": 1}
             for quantity, value, note, *more in (
                 *_printed(group, source, workload.split("+")),
                 *_following(groups, source, workload, n, method),

@@ -1,13 +1,14 @@
 """estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML."""
 
-import csv
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from hashlib import sha256
 from html import escape
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markdown_it import MarkdownIt
 
@@ -78,18 +79,16 @@ class Study(Numbers):
         self.root = sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
         self.figures = {}  # name → row of the list of figures; empty before any was drawn
         if (folder / FIGURES).exists():
-            with (folder / FIGURES).open(encoding="utf-8", newline="") as file:
-                self.figures = {row["figure"]: row for row in csv.DictReader(file)}
+            listed = pd.read_csv(folder / FIGURES, keep_default_na=False)
+            self.figures = {row["figure"]: row for row in listed.to_dict("records")}
 
     def page(self, template: str, docs: bool = False) -> str:
         """A template as Markdown; docs: the short form, for docs/."""
+        get = partial(estimates.get, self.estimates)
 
         def spelt(spell: spelling.Spell) -> Callable[..., str]:
             """It spells a row, or the number of an id."""
             return lambda e: spell(self.number(e) if isinstance(e, str) else e)
-
-        def count(name: str) -> str:
-            return spelling.count(get("count", name=name))
 
         def between(quantity: str, **where: str) -> str:
             """The lowest and the highest of a quantity's numbers of several jobs."""
@@ -102,9 +101,6 @@ class Study(Numbers):
             each = estimates.on_hosts(self.estimates, e)["value"]
             ends = f" ({labels.range_of(each)})" if len(each) > 1 else ""
             return labels.number(e.value) + ends
-
-        def get(quantity: str, **where: str) -> estimates.Row | None:
-            return estimates.get(self.estimates, quantity, **where)
 
         def picture(name: str) -> str:
             drawn = self.figures.get(name, {})
@@ -120,12 +116,12 @@ class Study(Numbers):
             "findings": findings,
             "table": tables.markdown,
             "get": get,
-            "of": lambda quantity, **where: estimates.of(self.estimates, quantity, **where),
+            "of": partial(estimates.of, self.estimates),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
             "between": between,
             "by_host": by_host,
             "predictor": predict.constants(),
-            "count": count,
+            "count": lambda name: spelling.count(get("count", name=name)),
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "docs": docs,
             "flat": plain,

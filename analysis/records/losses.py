@@ -49,20 +49,12 @@ class Losses(NamedTuple):
 def members_of(record: Record) -> list[Losses]:
     spec, cell = record.spec, record.cell
     sources = {d.get("dataset"): d.get("source") for d in record.data}
+    gpu = record.gpu and record.gpu.name
     found = []
     for member in record.members:
         own = record.jobs[member.member]
-        about = (
-            own.get("workload"),
-            cell.implementation,
-            json.dumps(own.get("input"), sort_keys=True),
-        )
-        kind = (
-            *about,
-            spec.get("seed"),
-            sources.get(own.get("dataset")),
-            record.gpu and record.gpu.name,
-        )
+        fed = json.dumps(own.get("input"), sort_keys=True), sources.get(own.get("dataset"))
+        kind = (own.get("workload"), cell.implementation, *fed, spec.get("seed"), gpu)
         name, code = (cell.id, cell.attempt, member.member), record.provenance.get("digest")
         pairs = zip(member.loss.step, member.loss.value, strict=False)
         early = {step: math.inf if v is None else v for step, v in pairs if step < EARLY_STEPS}
