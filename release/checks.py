@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from analysis.files import one_line
+from analysis.files import one_line, read_table
 from release.manifest import NOT_RUN, PLAN, RUN, RUNS, Attempt, attempts, listed, not_run
 from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
@@ -121,7 +120,7 @@ def _rates(folder: Path, record: Record) -> Iterator[str]:
     """Rates by the step ends of each member."""
     if not any(member.windows for member in record.members):
         return
-    table = pq.ParquetFile(folder / step_times.FILE).read(use_threads=False)
+    table = read_table(folder / step_times.FILE)
     tick_ns, steps = int(table.schema.metadata[b"tick_ns"]), step_times.read(table)
     windows = {window.name: window for window in record.windows}
     drop_s = record.spec["measure"].get("drop_s") or 0.0
@@ -169,7 +168,7 @@ def _latencies(folder: Path, record: Record) -> Iterator[str]:
     told = {m.member: {n: w.latency for n, w in m.windows.items()} for m in record.members}
     if not any(any(those.values()) for those in told.values()):
         return
-    requests = latency.read(pq.ParquetFile(folder / latency.FILE).read(use_threads=False))
+    requests = latency.read(read_table(folder / latency.FILE))
     windows = {window.name: window for window in record.windows}
     for member, those in told.items():
         for name, said in those.items():
@@ -189,7 +188,7 @@ def _telemetry(folder: Path, record: Record) -> Iterator[str]:
     for file, column in (("gpu", "entity"), ("member", "member"), ("host", "")):
         if not any(_means(of, file) for of in seen.values()):
             continue
-        table = pq.ParquetFile(folder / f"{file}.parquet").read(use_threads=False)
+        table = read_table(folder / f"{file}.parquet")
         if "window" in table.schema.names:  # looked at once, after a window: no part of the series
             table = table.filter(table["window"].is_null())
         kinds = {field.name: (field.metadata or {}).get(b"kind") for field in table.schema}

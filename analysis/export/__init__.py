@@ -73,12 +73,11 @@ def cells(folder: Path) -> list[Cell]:
 
 
 def _readings(path: Path) -> pd.DataFrame:
-    """Those of a cell, by `t`, in s; none where it ran on a CPU."""
+    """Those of a cell; none where it ran on a CPU."""
     columns = ["t_ns", "entity", *SERIES]
     if not path.exists():
-        return pd.DataFrame(columns=[*columns, "t"], dtype=float)
-    found = read_table(path, columns).to_pandas()
-    return found.assign(t=found["t_ns"] / 1e9)
+        return pd.DataFrame(columns=columns, dtype=float)
+    return read_table(path, columns).to_pandas()
 
 
 def _published(members: pd.DataFrame, numbers: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -98,7 +97,7 @@ def _cell(at: str, rows: pd.DataFrame, metrics: dict[str, float], readings: pd.D
     first = rows.iloc[0]
     began = datetime.fromisoformat(first["started_at"]).timestamp()
     ended = began + first["total_s"]
-    readings = readings.assign(at=ended - readings["t"].max() + readings["t"])
+    readings = readings.assign(at=ended + (readings["t_ns"] - readings["t_ns"].max()) / 1e9)
     readings["memory_used"] /= 2**20
     scenario, _, method, *_ = at.split("/")
     common = _told(first, COMMON) | {"jobs": f"{first['n']:.0f}"}

@@ -25,7 +25,11 @@ SET_S = 10.0  # of a set whose rival does not fit beside it
 # Slices so long that the power read in them, a mean over a second, is of the condition alone.
 SLICE_S, DROP_S, SLICES = 2.5, 1.0, (2, 20)
 OVERHEAD_S = 100.0  # of the budget: all but slices
-SIZES = {"cifar10": (10_000, 2_000), "imagenet64": (2_048, 256), "imagenet": (512, 128)}
+SIZES = {
+    "cifar10": {"train": 10_000, "validation": 2_000},
+    "imagenet64": {"train": 2_048, "validation": 256},
+    "imagenet": {"train": 512, "validation": 128},
+}
 POLL_S = 0.5
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -92,6 +96,7 @@ class Study:
     def _plan(self, more: list[dict]) -> None:
         """Write the catalogue and the study, if they are not as they are to be."""
         request, path = self.request, self.folder / "plan" / f"{self.request.study}.yaml"
+        dataset = request.entry.get("dataset")
         measure = {"kind": "window", "window_s": ALONE_S, "warmup_s": 3, "settle_s": 0.5}
         study = {
             "description": f"how many of one job fit on a GPU: {request.title}",
@@ -99,11 +104,7 @@ class Study:
             "implementations": [request.implementation],
             "cores_for": request.most,
             "measure": measure | {"min_steps": 10},
-            "datasets": {
-                name: {"train": train, "validation": validation}
-                for name, (train, validation) in SIZES.items()
-                if request.entry.get("dataset") == name
-            },
+            "datasets": {name: size for name, size in SIZES.items() if name == dataset},
             "ladders": [{"workloads": [request.job], "counts": {1: ["naive"]}}, *more],
         }
         catalogue = {request.job: request.entry}
@@ -128,13 +129,8 @@ class Study:
             print(f"{what} ...", file=sys.stderr)
         before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
         with log.open("w") as said:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(command, **pipes, process_group=0)
         try:
             while process.poll() is None:
                 if live:
