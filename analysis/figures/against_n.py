@@ -53,10 +53,9 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
 def _title(estimates: pd.DataFrame) -> str:
     """What rewriting gains, and what sharing adds; or the most that sharing gains."""
     shared = select.sets(select.copies(estimates, "over_fastest"))
-    rewritten = select.copies(estimates, "alone_over_paper")[
-        ["workload", "implementation", "value"]
-    ]
-    both = shared.merge(rewritten, on=["workload", "implementation"], suffixes=("", "_rewritten"))
+    job = ["workload", "implementation"]
+    rewritten = select.copies(estimates, "alone_over_paper")[[*job, "value"]]
+    both = shared.merge(rewritten, on=job, suffixes=("", "_rewritten"))
     if not both.empty:
         best = both.loc[(both["value"] * both["value_rewritten"]).idxmax()]
         gain, then = labels.number(best.value_rewritten), labels.number(best.value)

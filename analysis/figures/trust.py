@@ -29,11 +29,8 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     drawn, panels = style.panels(1, len(jobs), 3.6)
     theirs, off = estimates[(estimates["source"] != table.MEASURED)], 0.0
     for e in shown.itertuples():
-        axes, own, look = (
-            panels[jobs.index(e.workload)],
-            of[e.scenario, e.method],
-            style.look(e.method),
-        )
+        axes, look = panels[jobs.index(e.workload)], style.look(e.method)
+        own = of[e.scenario, e.method]
         axes.plot(own["gract"], own["value"], linestyle="", **look | {"markersize": 2})
         ends = np.geomspace(min(own["gract"].min(), e.gract), max(own["gract"].max(), e.gract))
         middle = gract_lines.line(own["gract"], own["value"], ends)[0]
@@ -67,10 +64,9 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     rows = select.copies(estimates, "rate_cv")
     rows = pd.concat(select.series(rows).values() or [rows.iloc[:0]])
     alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
-    largest = rows["jobs"] == rows.groupby(["workload", "implementation", "method"])[
-        "jobs"
-    ].transform("max")
-    shown = rows[alone | (largest & (rows["jobs"] > 1))].reset_index(drop=True)
+    most = rows.groupby(["workload", "implementation", "method"])["jobs"].transform("max")
+    largest = (rows["jobs"] == most) & (rows["jobs"] > 1)
+    shown = rows[alone | largest].reset_index(drop=True)
     if shown.empty:
         return None
     drawn, axes = style.rows(style.set_names(shown))

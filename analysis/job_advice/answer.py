@@ -153,9 +153,8 @@ def measured(
     for option in sets:
         place = {"scenario": scenario_id({request.job: option.n}), "method": option.method}
         place["implementation"] = request.implementation
-        rate, stp, slowdown = (
-            get(estimates, quantity, **place) for quantity in ("rate", "stp", "slowdown_worst")
-        )
+        wanted = ("rate", "stp", "slowdown_worst")
+        rate, stp, slowdown = (get(estimates, quantity, **place) for quantity in wanted)
         if rate and stp and slowdown:
             watts, memory_gb = _seen(record, option)
             joules = watts / rate.value if watts else None

@@ -6,7 +6,7 @@ from analysis import estimates as table
 from analysis import labels
 from analysis.choose import place
 from analysis.pages import spelling as as_
-from analysis.pages.contents import numbers
+from analysis.pages.contents import named, numbers
 from analysis.pages.tables import Number
 from workflow.collocation.spec.names import ALONE_VARIANTS, SHARED, parse_scenario, scenario_id
 
@@ -39,12 +39,8 @@ def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
         for mode in ALONE_VARIANTS if parsed.variant == SHARED else ():
             where = place(e) | {"scenario": scenario_id(dict(parsed.parts), mode)}
             if table.get(estimates, "rate", **where):
-                name = labels.scenario(where["scenario"].split("--")[0], count=False)
-                texts = {
-                    "job": name,
-                    "written": labels.implementation(e.implementation),
-                    "jobs": str(parsed.n),
-                }
+                plain = e.scenario.split("--")[0]
+                texts = named(e._replace(scenario=plain)) | {"jobs": str(parsed.n)}
                 texts |= {"method": labels.method(e.method), "input": mode or "resident"}
                 rows.append(texts | numbers(estimates, INPUT, **where))
     return pd.DataFrame(rows)

@@ -78,11 +78,12 @@ def _rows(frame: pd.DataFrame) -> Iterator[Row]:
     return frame.itertuples(index=False, name="Row")
 
 
-def _written(e: Row) -> str:
+def _written(e: Row | Advice) -> str:
     return labels.implementation(e.implementation)
 
 
-def _named(e: Row) -> dict[str, str]:
+def named(e: Row) -> dict[str, str]:
+    """The job of a set, and how it is written."""
     return {"job": labels.scenario(e.scenario, count=False), "written": _written(e)}
 
 
@@ -119,7 +120,7 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
             estimates, ONE, scenario=one, implementation=e.implementation, method="naive"
         )
         run = {"run": f"{_count(e)} {way(e.method)}"}
-        rows.append(_named(e) | alone | run | numbers(estimates, GAIN, **place(e)))
+        rows.append(named(e) | alone | run | numbers(estimates, GAIN, **place(e)))
     return pd.DataFrame(rows)
 
 
@@ -143,7 +144,7 @@ def over(estimates: pd.DataFrame, quantity: str, method: str) -> pd.DataFrame:
     rows = rows[(rows["jobs"] > 1) & ~mixed]
     found: dict[tuple[str, ...], dict[int, Row]] = defaultdict(dict)
     for e in _rows(rows):
-        found[tuple(_named(e).values())][e.jobs] = e
+        found[tuple(named(e).values())][e.jobs] = e
     counts = sorted(set(rows["jobs"]))
     made = [
         {"job": job, "written": written}
@@ -161,7 +162,7 @@ def sets(estimates: pd.DataFrame) -> pd.DataFrame:
             where = place(e) | {"window": window}
             if any(table.get(estimates, name, **where) for name in ("stp", "rate")):
                 texts = {"jobs": _count(e), "method": labels.method(e.method) + said}
-                rows.append(_named(e) | texts | numbers(estimates, SET, **where))
+                rows.append(named(e) | texts | numbers(estimates, SET, **where))
     return pd.DataFrame(rows)
 
 
@@ -175,7 +176,7 @@ def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
             texts = {"jobs": _count(e), "method": labels.method(e.method), "quantity": quantity}
             found = {"all": e, **{host: on.get(host) for host in table.hosts(estimates)}}
             found = {host: Number(number, as_.bare) for host, number in found.items()}
-            rows.append(_named(e) | texts | found)
+            rows.append(named(e) | texts | found)
     return pd.DataFrame(rows)
 
 
@@ -231,7 +232,7 @@ def missing(estimates: pd.DataFrame) -> pd.DataFrame:
     alike: dict[tuple, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for e in sorted(_rows(outcomes), key=lambda e: method_order(e.method)):
         reason = e.note.partition(". ")[0].rpartition("OutOfMemoryError: ")[2]
-        alike[e.status, reason, e.method][", ".join(_named(e).values())][_count(e)] = None
+        alike[e.status, reason, e.method][", ".join(named(e).values())][_count(e)] = None
     made = [
         {"status": labels.status(status), "method": labels.method(method)}
         | {"jobs": "; ".join(f"{', '.join(ns)} × {named}" for named, ns in own.items())}
@@ -262,11 +263,7 @@ def _chosen(of: Advice, option: Option) -> str:
 def summary(found: Iterable[Advice]) -> pd.DataFrame:
     """What to run of each job that was measured in sets, on one line."""
     made = [
-        {
-            "job": labels.job(each.job),
-            "written": _written(each),
-            "run": each.advised.label,
-        }
+        {"job": labels.job(each.job), "written": _written(each), "run": each.advised.label}
         | _of_option(each.advised)
         | {"measured in": Number(each.advised.stp, as_.how_many)}
         for each in found
@@ -277,11 +274,7 @@ def summary(found: Iterable[Advice]) -> pd.DataFrame:
 
 def alone_only(found: Iterable[Advice]) -> str:
     """Jobs of which no copies were measured together, by name."""
-    names = (
-        f"{labels.job(a.job)}, {labels.implementation(a.implementation)}"
-        for a in found
-        if not a.sets
-    )
+    names = (f"{labels.job(each.job)}, {_written(each)}" for each in found if not each.sets)
     return "; ".join(dict.fromkeys(names))
 
 
