@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import estimates as table_of
 from analysis import labels
-from analysis.choose import NEAR, on_cpu, place, way
+from analysis.choose import NEAR, on_cpu, place, variant_of_mps, way
 from analysis.estimates import Row, by_id, identity
 from analysis.records import flags
 from workflow.collocation.spec.names import (
@@ -193,11 +193,9 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
 
 
 def _job(e: Row) -> str | None:
-    """The job that a set has copies of; one alone is an option only as a separate process, and
-    limits of SMs are none: no recipe sets them.
-    """
+    """The job that a set has copies of; one alone is an option only as a separate process."""
     scenario = parse_scenario(e.scenario)
-    copies = not (scenario.mixed or scenario.variant or e.method.startswith("mps_"))
+    copies = not (scenario.mixed or scenario.variant or variant_of_mps(e.method))
     return scenario.family if copies and (scenario.n > 1 or e.method == "naive") else None
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from analysis import labels
 from analysis.estimates import NONE, REPLICATES, Row, get, hardware
+from workflow.collocation.spec.names import family_of
 
 NEAR = 0.9  # of the best throughput: the fewest jobs that reach it are advised
 # What a ratio of two cells needs besides its own.
@@ -28,6 +29,11 @@ def way(method: str) -> str:
     if method == "streams":
         return "on CUDA streams of one process"
     return "as separate processes" if method == "naive" else f"under {labels.method(method)}"
+
+
+def variant_of_mps(method: str) -> bool:
+    """True of MPS with limits of SMs or priorities: no recipe sets them, and few hosts had them."""
+    return method != "mps" and family_of(method) == "mps"
 
 
 def turned(found: Iterable[Row | None]) -> set[str]:

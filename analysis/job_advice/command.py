@@ -100,11 +100,8 @@ class Answer:
             rate = labels.number(one, f"{asked.unit}/s")
             lines.append(f"  measured   one alone, beside them: {rate}")
         for each in self.found:
-            parts = [
-                labels.number(each.rate.value, f"{asked.unit}/s"),
-                f"STP {labels.span(each.stp)}",
-                f"slowdown {labels.span(each.slowdown)}",
-            ]
+            parts = [labels.number(each.rate.value, f"{asked.unit}/s")]
+            parts += [f"STP {labels.span(each.stp)}", f"slowdown {labels.span(each.slowdown)}"]
             memory = each.memory_gb or (each.option.memory_gb if job.card_gb else None)
             parts += [f"{memory:.1f} GB"] if memory else []
             parts += [f"{each.joules:.3g} J a {asked.unit[:-1]}"] if each.joules else []

@@ -102,14 +102,8 @@ def _script(given: Namespace) -> dict:
         raise ValueError(f"RUN: {' '.join(said.values())}")
     files = [word for word in typed if re.search(r"\w\.(py|sh)$", word)]
     name = files[0] if files else words[0]
-    return {
-        "job": _name(Path(name).stem),
-        "title": given.run,
-        "entry": entry,
-        "words": words,
-        "directory": str(directory),
-        "implementation": "paper_step",  # alters no script
-    }
+    asked = {"job": _name(Path(name).stem), "title": given.run, "entry": entry, "words": words}
+    return asked | {"directory": str(directory), "implementation": "paper_step"}  # alters no script
 
 
 def _environment() -> dict[str, str | None]:

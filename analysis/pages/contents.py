@@ -8,7 +8,7 @@ import pandas as pd
 from analysis import estimates as table
 from analysis import labels
 from analysis.advice import Advice, Option
-from analysis.choose import place, way
+from analysis.choose import place, variant_of_mps, way
 from analysis.claims import Judged
 from analysis.estimates import MEASURED, Row
 from analysis.pages import spelling as as_
@@ -104,7 +104,7 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     beside one such job alone.
     """
     stps = table.of(estimates, "stp", window="", job="")
-    stps = stps[~stps["method"].str.startswith("mps_")]  # measured beside plain MPS, on fewer hosts
+    stps = stps[~stps["method"].map(variant_of_mps).astype(bool)]
     best: dict[tuple, list] = defaultdict(list)
     for e in _rows(stps[stps["jobs"] > 1]):
         parsed, rate = parse_scenario(e.scenario), table.get(estimates, "rate", **place(e))

@@ -18,15 +18,11 @@ _TYPES = {
 
 
 def _schema() -> pa.Schema:
-    with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as rows:
-        return pa.schema(
-            pa.field(
-                row["name"],
-                _TYPES[row["type"]],
-                metadata={"unit": row["unit"], "description": row["description"]},
-            )
-            for row in csv.DictReader(rows)
-        )
+    with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    about = [{key: row[key] for key in ("unit", "description")} for row in rows]
+    fields = [pa.field(row["name"], _TYPES[row["type"]]) for row in rows]
+    return pa.schema([f.with_metadata(a) for f, a in zip(fields, about, strict=True)])
 
 
 SCHEMA = _schema()
