@@ -12,7 +12,7 @@ import pytest
 from analysis import claims, labels, pages
 from analysis import estimates as table
 from analysis.__main__ import main as analysis
-from analysis.advice import Option
+from analysis.advice import NUMBERS, Option
 from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import belief, contents, render, spelling, tables
 from analysis.quantities import QUANTITIES
@@ -116,7 +116,8 @@ def test_columns_hold_what_they_are_called(simulated, tmp_path):
 def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     e = Estimate("stp", "2x_a_b1", "paper_step", "mps", value=1.5, n=1)
     row = next(numbers.frame([e]).itertuples(index=False, name="Row"))
-    two, seven = (Option("mps", n, 1.0, row) for n in (2, 7))
+    told = dict.fromkeys(NUMBERS) | {"stp": row}
+    two, seven = (Option("mps", n, told, 1.0, (), (2.0, 9.0)) for n in (2, 7))
     of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
     rows = contents.advice([SimpleNamespace(**of, advised=two, best=seven)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]

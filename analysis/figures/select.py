@@ -55,8 +55,9 @@ def with_alone(
     """
     key = ["workload", "implementation", "host"]
     alone = copies(estimates, quantity, method="naive", host=host)
-    alone = alone[alone["jobs"] == 1].rename(columns={"value": quantity})
-    return rows.merge(alone[[*key, quantity]], on=key)
+    alone = alone[alone["jobs"] == 1].set_index(key)["value"]
+    keys = list(zip(*(rows[column] for column in key), strict=True))
+    return rows.assign(**{quantity: alone.reindex(keys).to_numpy()}).dropna(subset=quantity)
 
 
 def largest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
