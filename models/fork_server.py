@@ -74,10 +74,7 @@ class ForkServer:
                 self.welcome(hello)
 
     def welcome(self, hello: bytes) -> None:
-        try:
-            conductor, _ = self.listener.accept()
-        except OSError:  # no descriptor left: who waits is let in later
-            return
+        conductor, _ = self.listener.accept()
         if peer(conductor)[1] != os.getuid():
             conductor.close()
             return
@@ -89,10 +86,8 @@ class ForkServer:
         """Start members, or kill all, which the end of the connection asks for."""
         fds = []
         try:
-            flags = socket.MSG_CMSG_CLOEXEC
-            data, fds, flags, _ = socket.recv_fds(conductor, 1 << 18, MOST_FDS, flags)
-            if flags & socket.MSG_CTRUNC:
-                raise OSError("no descriptor left for a member's")
+            close = socket.MSG_CMSG_CLOEXEC
+            data, fds, _, _ = socket.recv_fds(conductor, 1 << 18, MOST_FDS, close)
             if data:
                 self.start(conductor, json.loads(data), *fds)
                 return
@@ -116,12 +111,7 @@ class ForkServer:
             run_members(self.trainer, specs, server, channels, log, *kept)
         with contextlib.suppress(OSError):  # the child does the same; whoever comes first
             os.setpgid(pid, pid)
-        try:
-            ended = os.pidfd_open(pid)
-        except OSError:  # nobody would hear of its end
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
+        ended = os.pidfd_open(pid)
         indices = [spec["member"] for spec in specs]
         self.processes[ended] = Process(pid, conductor, dict(zip(indices, channels, strict=True)))
         for fd in (log, *kept):

@@ -134,15 +134,15 @@ def test_apply_then_take_away_changes_nothing(key, spec):
             uuids = sorted(compute.uuid for _, compute in seats)
             assert uuids == sorted(machine.mig_uuids(made.folder))
             for (index, _), (instance, compute) in zip(it.layout.seats, seats, strict=True):
-                assert instance.place == parts[index].place
-                assert not parts[index].whole or compute.sm_count == instance.profile.sm_count
+                assert instance.part == parts[index]
+                assert not parts[index].whole or compute.sm_count == parts[index].profile.sm_count
         assert made.empty()
 
 
 def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench):
     bench.make((19, 2, 1, 0), (9, 4, 4, 2), (14, 0, 2, 1))
     with bench.enter(mix("1g", "2g", "3g")) as it:
-        assert [it.seat(member)[0].start for member in range(3)] == [2, 0, 4]
+        assert [it.seat(member)[0].part.start for member in range(3)] == [2, 0, 4]
     assert bench.untouched()
 
 
@@ -411,5 +411,5 @@ def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(bench, entere
     with pytest.raises(NotInForce, match=said):
         it.witness(reports)
     there = mig_nvml.state(bench.device).instances
-    mig_nvml.destroy(bench.device, next(one for one in there if one.profile.id == 19))
+    mig_nvml.destroy(bench.device, next(one for one in there if one.part.profile.id == 19))
     assert it.witness(reports)["verified"] is True

@@ -51,7 +51,7 @@ class Mig(Method):
         return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
     def instances(self) -> dict[str, int | None]:
-        return {f"gi:{one.id}": one.profile.sm_count for one in self.parts}
+        return {f"gi:{one.id}": one.part.profile.sm_count for one in self.parts}
 
     def entity(self, member: int) -> str:
         return f"gi:{self.seat(member)[0].id}"
@@ -78,18 +78,19 @@ class Mig(Method):
     def _facts(self, member: int, report: Report) -> dict:
         """What is evidence of this member's seat; raises NotInForce if it is not in it."""
         instance, mine = self.seat(member)
+        part = instance.part
         evidence.require_device(self.name, {member: report}, mine.uuid)
         if report.sm_count not in (None, mine.sm_count):
             raise NotInForce(
                 f"{self.name}: {called(member, report)} can use {report.sm_count} SMs; its "
-                f"instance {instance.profile.name} ({mine.uuid}) has {mine.sm_count}"
+                f"instance {part.profile.name} ({mine.uuid}) has {mine.sm_count}"
             )
         return {
             "pid": report.pid,
             "mig_uuid": report.device_uuid,
             "gpu_instance": instance.id,
-            "profile": instance.profile.name,
-            "placement": f"{instance.start}:{instance.size}",
+            "profile": part.profile.name,
+            "placement": f"{part.start}:{part.size}",
             "sm_planned": mine.sm_count,
             "sm_reported": report.sm_count,
         }

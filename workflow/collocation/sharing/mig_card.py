@@ -66,11 +66,9 @@ def matching(layout: Layout, there: State) -> list[Instance] | None:
 
 
 def _is(part: Part, one: Instance) -> bool:
-    slices = tuple(compute.slices for compute in one.compute)
     planned = part.profile.sm_count if part.whole else None
-    return (one.profile.id, slices) == (part.profile.id, part.compute) and all(
-        planned in (None, compute.sm_count) for compute in one.compute
-    )
+    alike = (one.part.profile, one.part.compute) == (part.profile, part.compute)
+    return alike and all(planned in (None, compute.sm_count) for compute in one.compute)
 
 
 @contextmanager
@@ -122,7 +120,7 @@ def recover(device: Device) -> None:
             f"MIG: {file}, where a killed run noted how it divided {device.name}, cannot be read: "
             f"{error}; once the card is as it should be, remove it"
         ) from None
-    if any(one.place in made for one in nvml.state(device).instances):
+    if any(one.part.place in made for one in nvml.state(device).instances):
         require_free(device)
     _remove(device, made)
 
@@ -134,7 +132,7 @@ def _remove(device: Device, made: list[Place]) -> None:
         time.sleep(pause)
         try:
             for one in nvml.state(device).instances:
-                if one.place in made:
+                if one.part.place in made:
                     nvml.destroy(device, one)
             return note_path(device).unlink()
         except NotInForce as error:

@@ -86,6 +86,7 @@ class Part:
 
     @property
     def place(self) -> Place:
+        """No two GPU instances have the same."""
         return self.profile.id, self.start, self.size
 
     @property

@@ -16,7 +16,7 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.nvidia import NVML_ERRORS
 from workflow.collocation.gpu.nvml_subprocess import in_subprocess
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported
-from workflow.collocation.sharing.mig_layout import Card, Layout, Part, Place, Profile
+from workflow.collocation.sharing.mig_layout import Card, Layout, Part, Profile
 
 ROOM = 16  # for instances of one profile: more than fit on any card, for drivers may count too few
 NOT_THERE = (
@@ -40,21 +40,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance, at (start, size) in memory slices; its compute instances, largest first."""
+    """A GPU instance that is there, and its compute instances, largest first."""
 
     id: int
-    profile: Profile
-    start: int
-    size: int
+    part: Part
     compute: tuple[Compute, ...]
 
-    @property
-    def place(self) -> Place:
-        """No two GPU instances have the same."""
-        return self.profile.id, self.start, self.size
-
     def __str__(self) -> str:
-        return f"{self.profile.name} at {self.start}:{self.size}"
+        return f"{self.part.profile.name} at {self.part.start}:{self.part.size}"
 
 
 @dataclass(frozen=True)
@@ -145,9 +138,10 @@ def _instances(device: Device) -> list[Instance]:
         for one in there[: count.value]:
             # A copy, for an element is but a view into the buffer.
             info = pynvml.nvmlGpuInstanceGetInfo(ctypes.cast(one, kind))
-            compute = tuple(sorted(inside.get(info.id, []), key=lambda its: (-its.slices, its.id)))
-            place = info.placement.start, info.placement.size
-            found.append(Instance(info.id, profile, *place, compute))
+            compute = sorted(inside.get(info.id, []), key=lambda its: (-its.slices, its.id))
+            place, slices = info.placement, tuple(its.slices for its in compute)
+            part = Part(profile, place.start, place.size, slices)
+            found.append(Instance(info.id, part, tuple(compute)))
     return sorted(found, key=lambda one: one.id)
 
 
