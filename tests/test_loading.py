@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from queue import Queue
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from workflow.collocation.record import step_times
 from workflow.collocation.record.values import Window
 from workflow.collocation.run import waiting
 from workflow.collocation.run.loader import Loader
+from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.sharing.evidence import NotInForce
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import expand
@@ -102,11 +103,11 @@ def test_a_loader_has_the_workers_and_cores_of_all_and_is_no_member():
     loader = Loader(specs)
     assert loader.spec["input"]["workers"] == 6 and loader.spec["cores"] == [0, 1, 2]
     assert len({*specs[0]["feed"]["ports"]}) == 4 and specs[1]["feed"] == loader.spec["feed"]
-    told = [{"event": "forked", "member": m, "pid": 7 + m} for m in range(3)]
-    assert [*loader.others(told)] == told[:2] and loader.pids == {2: 9}
+    its = Tracked(loader.spec["member"], "", 0)
+    loader.start(SimpleNamespace(start=lambda specs, log: [its]), Path())
     loader.require()
-    [*loader.others([{"event": "exited", "member": 2, "code": None, "signal": 9}])]
-    with pytest.raises(NotInForce):
+    its.see({"event": "exited", "code": None, "signal": 9, "t": 1})
+    with pytest.raises(NotInForce, match="the loader of the cell ended: ended by signal 9"):
         loader.require()
 
 

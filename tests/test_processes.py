@@ -160,8 +160,8 @@ def test_close_kills_who_is_there_and_what_members_started_ends_with_them(run):
     assert_gone(grandchildren[1])
     before = descriptors()
     run.server.close()
-    ends = [member.ended for member in run.server.members.values()]
-    assert [(end["code"], end["signal"]) for end in ends] == [(None, 9), (None, 9), (0, None)]
+    ends = [(member.exit_code, member.signal) for member in run.server.members.values()]
+    assert ends == [(None, 9), (None, 9), (0, None)]
     assert_gone(grandchildren[0])
     assert descriptors() < before
     run.server.close()

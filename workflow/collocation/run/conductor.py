@@ -130,16 +130,18 @@ class Conductor:
                 self.server.send(member.member, command)
 
     def _build(self) -> None:
-        for spec in self.specs:
-            self.members.append(Tracked(spec["member"], spec["workload"], spec["batch_size"]))
         self.loader.start(self.server, self.log)
         for _, those in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
             specs = [*those]
-            self.server.start(specs, self.log / f"member{specs[0]['member']}.log")
+            log = self.log / f"member{specs[0]['member']}.log"
+            self.members += self.server.start(specs, log)
         self._reach("built")
         # Of a command its script is looked at, and not what starts and ends it.
         seen = {m.events["built"].get("script", m.pid): m.member for m in reversed(self.alive)}
-        self.watch.members({m: pid for pid, m in seen.items()} | self.loader.pids)  # a process once
+        pids = {member: pid for pid, member in seen.items()}  # a process once
+        if (beside := self.loader.member) and beside.pid:
+            pids[beside.member] = beside.pid
+        self.watch.members(pids)
         if self.measure.kind == "interleaved" and len(self._able("hold")) < len(self.alive):
             raise NotInForce("interleaved: a member does not know the command 'hold'")
 
@@ -190,9 +192,8 @@ class Conductor:
 
     def _take_in(self, seconds: float = POLL_S) -> None:
         self.display.show(self._now)
-        for event in self.loader.others(self.server.wait(min(seconds, POLL_S))):
-            member = self.members[event["member"]]
-            member.see(event)
+        for event in self.server.wait(min(seconds, POLL_S)):
+            member = self.server.members[event["member"]]
             if event["event"] in ("error", "exited") and member.error:
                 words = f"member {member.member}: {member.status}: {member.error}"
                 self.display.say(words, loud=False)

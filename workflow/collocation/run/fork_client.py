@@ -8,13 +8,13 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import psutil
 
 from workflow.collocation.process_lifetime import MEMBERS
+from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.spec.variables import APART
 
@@ -22,17 +22,6 @@ CONNECT_S = 0.5  # for a server to have us wait for its import
 SEND_S = 5.0  # for a server to take a request
 RUN_ENDS_S = 0.2  # where the server died, our own end by a signal may follow within that
 END_S = 1.5  # for what was killed to end
-
-
-@dataclass(eq=False)
-class Member:
-    """One training job as the conductor knows it; `ended` is its last event."""
-
-    index: int
-    channel: socket.socket
-    process: psutil.Process | None = None
-    ended: dict | None = None
-    rest: bytes = b""  # of a line, for the next read
 
 
 class Server:
@@ -55,7 +44,7 @@ class Server:
         patience: float = 600.0,
         lock: int | None = None,
     ):
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, Tracked] = {}
         self.log = Path(log)
         self.pid: int | None = None  # not known before the import is done
         self.dead = False
@@ -80,7 +69,7 @@ class Server:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def start(self, specs: Sequence[dict], log: Path) -> None:
+    def start(self, specs: Sequence[dict], log: Path) -> list[Tracked]:
         """Start the members of one process, its output going to `log` (a file, replaced).
 
         Raises OSError when there is no log or socket to be had, RuntimeError without a fork server.
@@ -92,14 +81,18 @@ class Server:
         ours = {name: os.environ.get(name) for name in APART}
         specs = [spec | {"environment": ours | spec.get("environment", {})} for spec in specs]
         with contextlib.ExitStack() as handed, Path(log).open("wb") as output:
-            fds = []
-            for index in [spec["member"] for spec in specs]:
+            fds, started = [], []
+            for spec in specs:
                 channel, theirs = socket.socketpair()
                 fds.append(handed.enter_context(theirs).fileno())
                 channel.setblocking(False)
-                member = self.members[index] = Member(index, channel)
+                about = spec.get("workload", ""), spec.get("batch_size", 0)
+                member = Tracked(spec["member"], *about, channel=channel)
+                self.members[member.member] = member
+                started.append(member)
                 self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
             self._ask(specs, (*fds, output.fileno(), *self._kept))
+        return started
 
     def send(self, index: int, command: str) -> None:
         """Send a command of models/protocol.py to a member, if it is still there to read it."""
@@ -111,7 +104,8 @@ class Server:
         _kill_group(self.members[index], number)
 
     def wait(self, timeout: float | None) -> list[dict]:
-        """The members' events as in models/protocol.py, within `timeout` seconds; [] for none.
+        """The members' events as in models/protocol.py, within `timeout` seconds, once each member
+        has seen its own; [] for none.
 
         `exited` is a member's last, with neither code nor signal where the server died first. After
         everyone's end: [] at once.
@@ -127,7 +121,7 @@ class Server:
         """Kill all members, and leave behind whom that does not end. Safe to repeat."""
         with self._end:
             for member in self._there():
-                self.kill(member.index)
+                self.kill(member.member)
             deadline = time.monotonic() + END_S
             while self._there() and not self.dead and time.monotonic() < deadline:
                 self.wait(deadline - time.monotonic())
@@ -180,18 +174,18 @@ class Server:
         for member in self._there():
             _kill_group(member)
             events += self._read(member)
-            if not member.ended:  # what it started holds its socket
+            if not member.gone:  # what it started holds its socket
                 events += self._lose(member)
         return events
 
     # --- the members ---
 
-    def _there(self) -> list[Member]:
-        return [member for member in self.members.values() if not member.ended]
+    def _there(self) -> list[Tracked]:
+        return [member for member in self.members.values() if not member.gone]
 
-    def _read(self, member: Member) -> list[dict]:
+    def _read(self, member: Tracked) -> list[dict]:
         events = []
-        while not member.ended:
+        while not member.gone:
             try:
                 data = member.channel.recv(1 << 16)
             except BlockingIOError:
@@ -207,37 +201,36 @@ class Server:
                     events.append(self._see(member, json.loads(line)))
         return events
 
-    def _lose(self, member: Member) -> list[dict]:
-        end = {"event": "exited", "member": member.index, "t": time.monotonic_ns()}
+    def _lose(self, member: Tracked) -> list[dict]:
+        end = {"event": "exited", "member": member.member, "t": time.monotonic_ns()}
         return [self._see(member, end | {"code": None, "signal": None})]
 
-    def _see(self, member: Member, event: dict) -> dict:
+    def _see(self, member: Tracked, event: dict) -> dict:
+        member.see(event)
         if event["event"] == "forked":
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process = psutil.Process(event["pid"])
                 MEMBERS.add(event["pid"])
         elif event["event"] == "exited":
-            member.ended = event
-            left = {other.process and other.process.pid for other in self._there()}
-            if _seen_to_end(event):  # its process may have others
-                MEMBERS.difference_update({member.process and member.process.pid} - left)
+            if _seen_to_end(member):  # its process may have others
+                MEMBERS.difference_update({member.pid} - {other.pid for other in self._there()})
             self._selector.unregister(member.channel)
             member.channel.close()
         return event
 
     def _look_back(self) -> None:
         for member in self.members.values():  # the server may be stopped, or a member be frozen
-            if not (member.ended and _seen_to_end(member.ended)):
+            if not _seen_to_end(member):
                 _kill_group(member)
                 member.channel.close()
 
 
-def _seen_to_end(exited: dict) -> bool:
+def _seen_to_end(member: Tracked) -> bool:
     """Whether a server saw the member end; else that has died, and the member may live on."""
-    return exited["code"] is not None or exited["signal"] is not None
+    return member.exit_code is not None or member.signal is not None
 
 
-def _kill_group(member: Member, number: int = signal.SIGKILL) -> None:
+def _kill_group(member: Tracked, number: int = signal.SIGKILL) -> None:
     """Signal the member and whatever else is in its process group, unless the PID is another's."""
     process = member.process
     if process is not None and (process.is_running() or not psutil.pid_exists(process.pid)):

@@ -1,11 +1,11 @@
 """The loader that the jobs of a cell share (models/shared.py): a process beside its members."""
 
 import socket
-from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.sharing.evidence import NotInForce
 from workflow.collocation.spec.names import SHARED
 
@@ -15,14 +15,11 @@ PORTS = 4
 class Loader:
     """Of the cell with these member specs, each of which is told where it is; none, and nothing is
     started, where they do not share one. It has as many workers and cores as they have together.
-
-    pids: its PID by the index after the last member's, once it is known. lost: how it ended, in a
-    sentence.
     """
 
     def __init__(self, specs: list[dict]):
-        self.pids: dict[int, int] = {}
-        self.spec = self.lost = None
+        self.spec: dict | None = None
+        self.member: Tracked | None = None  # once it is started
         if specs[0]["input"]["mode"] != SHARED:
             return
         feed = {"ports": _free_ports(), "jobs": len(specs)}
@@ -38,22 +35,13 @@ class Loader:
 
     def start(self, server: Server, log: Path) -> None:
         if self.spec:
-            server.start([self.spec], log / "loader.log")
+            [self.member] = server.start([self.spec], log / "loader.log")
 
-    def others(self, events: Iterable[dict]) -> Iterator[dict]:
-        """The events of members; what the loader says is taken in."""
-        for event in events:
-            if self.spec is None or event["member"] != self.spec["member"]:
-                yield event
-            elif event["event"] == "forked":
-                self.pids = {event["member"]: event["pid"]}
-            elif event["event"] == "error":
-                self._end(f"{event['class']}: {event['message']}")
-            elif event["event"] == "exited":
-                self._end(f"exit code {event['code']}, signal {event['signal']}")
-
-    def _end(self, how: str) -> None:
-        self.lost = self.lost or f"the loader of the cell ended: {how}"
+    @property
+    def lost(self) -> str | None:
+        """How it ended, in a sentence."""
+        over = self.member and self.member.status
+        return f"the loader of the cell ended: {self.member.error}" if over else None
 
     def require(self) -> None:
         """Raise NotInForce if it has ended."""

@@ -2,10 +2,13 @@
 
 import re
 import signal
+import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from workflow.collocation.record.run_json import Member
 from workflow.collocation.sharing.evidence import Report
@@ -14,9 +17,11 @@ FAULTY = ("failed", "killed", "timed_out")
 PHASES = ("build", "warm", "window", "stop")
 
 
-@dataclass
+@dataclass(eq=False)
 class Tracked:
-    """One member while it lives: what it has said so far, and how it ended."""
+    """One member while it lives: what it has said so far, and how it ended. channel, process: by
+    which its fork server's client (fork_client.py) hears it and ends it.
+    """
 
     member: int
     workload: str
@@ -31,6 +36,9 @@ class Tracked:
     ended_ns: int | None = None  # when it ended badly, on the monotonic clock
     stopping: bool = False  # it was told to stop
     gone: bool = False
+    channel: socket.socket | None = None
+    process: psutil.Process | None = None
+    rest: bytes = b""  # of a line that has not ended
 
     @property
     def alive(self) -> bool:
