@@ -74,7 +74,7 @@ def _into(
     """
     records, said = _checked(session, source, found)
     tried = scan(session.cells_folder)
-    there = [Record(**one.content) for each in tried.values() for one in each if one.content]
+    there = [one.record for each in tried.values() for one in each if one.record]
     answered = {record.cell.id for record in there if record.status in RESULTS}
     taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
     taken |= {_split(cell)[1] for cell in tried}

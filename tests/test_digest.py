@@ -87,13 +87,13 @@ def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
 
 def test_mismatches_name_what_differs():
     versions = {"torch": "2.11", "timm": "1.0", "driver": "580", "numpy": "2.0"}
-    content = {"provenance": {"digest": "d", "versions": versions}}
+    content = {"digest": "d", "versions": versions}
     assert provenance.mismatches(content, "d", {**versions, "numpy": "2.1"}) == []
     other = {**versions, "torch": "2.13", "driver": "590"}
     assert provenance.mismatches(content, "e", other) == ["code", "torch", "driver"]
     laptop = {**versions, "torch": None, "driver": None}  # nothing to compare with
     assert provenance.mismatches(content, "d", laptop) == []
-    for bare in ({}, {"provenance": {"versions": None}}):
+    for bare in ({}, {"versions": None}):
         assert provenance.mismatches(bare, "d", versions) == ["code", "torch", "timm", "driver"]
 
 

@@ -135,7 +135,7 @@ def test_no_measured_cell_of_the_shipped_study_is_measured_again():
     assert len(attempts) > 100 and attempts.keys() <= planned.keys()
     for cell_id, found in attempts.items():
         assert pending.same(planned[cell_id], attempts) == found
-        assert not changes(found[-1].content["spec"], planned[cell_id].spec.to_json())
+        assert not changes(found[-1].record.spec, planned[cell_id].spec.to_json())
     device = next(a.device for found in attempts.values() for a in found if a.status in MEASURED)
     waiting = pending.jobs(cells, attempts, device, possible, stale=lambda attempt: False)
     assert not [job for job in waiting if "settings" in job.why]

@@ -14,27 +14,29 @@ from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.plan.pending import within
-from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
+from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS, Gpu, Record
 from workflow.collocation.spec.grid import Cell, expand
 
 # -- a world of cells, attempts and devices --------------------------------------------------------
 
 CELLS = expand(small_study(replicates=2), WORKLOADS)
-DEVICES = ["GPU-a", "GPU-b", "cpu"]
+CPU = "cpu:m"
+DEVICES = ["GPU-a", "GPU-b", CPU]
 BY_ID = {cell.id: cell for cell in CELLS}
 READ = {cell.id: json.loads(json.dumps(cell.spec.to_json())) for cell in CELLS}  # as from a file
 
 
 def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=None) -> Attempt:
-    content = {
-        "status": status,
-        "spec": spec or READ[cell.id],
-        "gpu": None if device == "cpu" else {"uuid": device},
-        "timing": {"total_s": 10.0, "lock_wait_s": 1.0},
-        "reason": "as it is",
-    }
+    record = Record.model_construct(
+        status=status,
+        spec=spec or READ[cell.id],
+        gpu=None if device == CPU else Gpu.model_construct(uuid=device),
+        timing={"total_s": 10.0, "lock_wait_s": 1.0},
+        reason="as it is",
+        provenance={"machine": "m"},
+    )
     path = Path(cell.id, f"a{number}", "run.json")
-    return Attempt(cell.id, number, path, None if status == "corrupt" else content)
+    return Attempt(cell.id, number, path, None if status == "corrupt" else record)
 
 
 def possible(cell: Cell) -> str | None:
@@ -59,7 +61,7 @@ class World:
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
 
     def pending(self, device="GPU-a", refusal=possible, **options):
-        options.setdefault("on_gpu", device != "cpu")
+        options.setdefault("on_gpu", device != CPU)
         return pending.jobs(CELLS, self.attempts, device, refusal, **options)
 
     def run(self, device="GPU-a", refusal=possible, status="completed", only=None, **options):
@@ -100,7 +102,7 @@ devices = st.sampled_from(DEVICES)
 def tried_on(cell: Cell, world: World, device: str) -> list[Attempt]:
     """Of a cell, those on a GPU if the device is one, else those on a CPU."""
     same = pending.same(cell, world.attempts)
-    return [a for a in same if (a.device == "cpu") == (device == "cpu")]
+    return [a for a in same if (a.device == CPU) == (device == CPU)]
 
 
 def last_result(cell: Cell, world: World, device: str) -> Attempt | None:
@@ -174,7 +176,7 @@ def test_what_completed_leaves_nothing_pending_and_has_its_baselines_there(world
         last = last_result(cell, world, device)
         if last and last.status in MEASURED and last.device == device and not refusal(cell):
             for needed in cell.needs:
-                tried = [a for a in world.attempts[needed] if a.content and a.device == device]
+                tried = [a for a in world.attempts[needed] if a.record and a.device == device]
                 assert any(a.status in (*RESULTS, *FAULTS) for a in tried)
 
 
@@ -233,7 +235,7 @@ def world() -> World:
 def test_what_goes_wrong_when_tried_is_tried_three_times_or_as_often_as_is_asked_for(world, status):
     tried = [attempt(MIG, number, status) for number in (1, 2, 3)]
     for entry in tried:
-        entry.content["phase"] = "warm"
+        entry.record.phase = "warm"
     world.attempts[MIG.id] = tried[:2]
     assert [job.attempt for job in world.pending()] == [3]
     world.attempts[MIG.id] = tried
@@ -277,7 +279,7 @@ def test_a_baseline_that_did_not_come_about_on_this_gpu_is_measured_again(world,
     assert world.why("GPU-b")[ALONE.id] == "baseline on GPU-b"
 
 
-@pytest.mark.parametrize(("there", "here"), [("cpu", "GPU-a"), ("GPU-a", "cpu")])
+@pytest.mark.parametrize(("there", "here"), [(CPU, "GPU-a"), ("GPU-a", CPU)])
 @pytest.mark.parametrize("status", ["completed", "failed", "unsupported"])
 def test_what_a_cpu_did_never_stands_for_a_gpu_nor_the_other_way_round(there, here, status):
     world = World()
@@ -322,7 +324,7 @@ def took(cell: Cell, *seconds: float, waited: float = 0.0) -> dict[str, list[Att
     """Attempts that took so long from start to end."""
     made = [attempt(cell, number, "completed") for number, _ in enumerate(seconds, 1)]
     for each, total in zip(made, seconds, strict=True):
-        each.content["timing"] = {"total_s": total, "lock_wait_s": waited}
+        each.record.timing = {"total_s": total, "lock_wait_s": waited}
     return {cell.id: made}
 
 

@@ -82,8 +82,8 @@ def test_scan_finds_attempts_oldest_first(tmp_path, put):
     other.rename(other.with_name("stored"))
     other.symlink_to("stored")  # as git-annex lays it
     found = scan(tmp_path)
-    told = [(a.number, a.content["reason"], a.status, a.device) for a in found[CELL]]
-    devices = {1: "cpu", 2: "GPU-a", 10: "cpu"}
+    told = [(a.number, a.record.reason, a.status, a.device) for a in found[CELL]]
+    devices = {1: "cpu:None", 2: "GPU-a", 10: "cpu:None"}
     assert told == [(n, str(n), "out_of_memory", device) for n, device in devices.items()]
     [attempt] = found.pop("1x_b--files/bf16/mig_7g/r12")
     assert (attempt.path, attempt.status) == (other, "out_of_memory") and found.keys() == {CELL}
@@ -126,7 +126,7 @@ def test_unsound_records_are_corrupt(tmp_path, put, name):
     damaged = json.dumps(json.loads(text) | done) if isinstance(done, dict) else done(text)
     path.write_bytes(damaged.encode(errors="surrogateescape"))
     [attempt] = scan(tmp_path)[CELL]
-    assert (attempt.content, attempt.status, attempt.number) == (None, "corrupt", 1)
+    assert (attempt.record, attempt.status, attempt.number) == (None, "corrupt", 1)
     if said:
         with pytest.raises(NoRecord, match=f"^.*{said}.*$"):
             read(path)

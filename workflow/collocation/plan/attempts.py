@@ -5,48 +5,41 @@ from functools import cached_property
 from pathlib import Path
 
 from workflow.collocation.record import run_json
+from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.cell import digest
 from workflow.collocation.spec.errors import ConfigError
 
 
-def cpu_key(machine: str | None) -> str:
-    """How the CPU of a machine is told from others where GPUs have their UUIDs."""
-    return f"cpu:{machine}" if machine else "cpu"
-
-
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt at a cell; `content` is its record, None if that is corrupt."""
+    """An attempt at a cell; `record` is None if that is corrupt."""
 
     cell: str
     number: int
     path: Path
-    content: dict | None
+    record: Record | None
 
     @property
     def status(self) -> str:
-        return self.content["status"] if self.content else "corrupt"
+        return self.record.status if self.record else "corrupt"
 
     @cached_property
     def spec_digest(self) -> str | None:
         """Equal to that of a planned cell's spec where it measured the same."""
-        return digest(self.content["spec"]) if self.content else None
+        return digest(self.record.spec) if self.record else None
 
     @property
     def refused_when_tried(self) -> bool:
         """Unsupported for a reason that only trying showed, such as missing rights."""
-        return self.status == "unsupported" and self.content.get("phase") is not None
+        return self.status == "unsupported" and self.record.phase is not None
 
     @property
     def on_gpu(self) -> bool:
-        return bool(self.content and self.content.get("gpu"))
+        return bool(self.record and self.record.gpu)
 
     @property
-    def device(self) -> str:
-        """A GPU's UUID, or as cpu_key says."""
-        if self.on_gpu:
-            return self.content["gpu"]["uuid"]
-        return cpu_key((self.content or {}).get("provenance", {}).get("machine"))
+    def device(self) -> str | None:
+        return self.record and self.record.device
 
 
 def scan(folder: Path) -> dict[str, list[Attempt]]:
@@ -60,14 +53,14 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
         cell = path.parents[1].relative_to(folder).as_posix()
         if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a replicate
             continue
-        content = None
+        record = None
         try:
-            record = run_json.read(path)
-            if (record.cell.id, record.cell.attempt) == (cell, number):
-                content = record.model_dump(exclude_unset=True)
+            found_here = run_json.read(path)
+            if (found_here.cell.id, found_here.cell.attempt) == (cell, number):
+                record = found_here
         except run_json.OtherVersion as error:
             raise ConfigError(str(error)) from None
         except (OSError, run_json.NoRecord):
             pass
-        found.setdefault(cell, []).append(Attempt(cell, number, path, content))
+        found.setdefault(cell, []).append(Attempt(cell, number, path, record))
     return found

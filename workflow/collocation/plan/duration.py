@@ -39,10 +39,10 @@ class Estimates:
         took: dict[str, list[float]] = {}
         for cell, tried in attempts.items():
             for attempt in tried:
-                timing = (attempt.content or {}).get("timing", {})
-                if attempt.status in MEASURED and timing.get("total_s", 0) > 0:
+                timing = attempt.record.timing if attempt.status in MEASURED else {}
+                if timing.get("total_s", 0) > 0:
                     seconds = timing["total_s"] - timing.get("lock_wait_s", 0)
-                    seconds -= self._windows(attempt.content["spec"])
+                    seconds -= self._windows(attempt.record.spec)
                     took.setdefault(cell.rpartition("/")[0], []).append(seconds)
         return {kind: median_high(each) for kind, each in took.items()}
 

@@ -31,7 +31,7 @@ class Job:
     why: str
     rank: int
     estimate_s: float
-    device: str = ""  # that it is to run on: a GPU's UUID, or as cpu_key says
+    device: str = ""  # that it is to run on: as records name it
 
     @property
     def path(self) -> str:
@@ -101,7 +101,7 @@ def jobs(
     if isinstance(place, str):
         place = dict.fromkeys((cell.replicate for cell in cells), place)
     alike = {
-        cell.id: [a for a in attempts.get(cell.id, []) if not a.content or a.on_gpu == on_gpu]
+        cell.id: [a for a in attempts.get(cell.id, []) if not a.record or a.on_gpu == on_gpu]
         for cell in cells
     }
     tried = {cell.id: same(cell, alike) for cell in cells}
@@ -142,14 +142,14 @@ def same(cell: Cell, attempts: Attempts) -> list[Attempt]:
 
 def _why(cell, tried, others, refused, most, stale) -> str | None:
     """Why a cell must run, or None. others: all attempts, also at the cell as it once was."""
-    before = [a.content["spec"] for a in others if a.content and a.status != "postponed"]
+    before = [a.record.spec for a in others if a.record and a.status != "postponed"]
     if last := _newest(tried):
         if last.status == "unsupported":
             possible = not refused and sum(a.refused_when_tried for a in tried) < most
             wanted = "is possible now" if possible else None
         else:
             wanted = "measured with another trainer or version" if stale(last) else None
-    elif any(attempt.content is None for attempt in others):
+    elif any(attempt.record is None for attempt in others):
         wanted = "its run.json is corrupt"
     elif before:
         found = changes(before[-1], cell.spec.to_json())
@@ -183,7 +183,7 @@ def full(attempts: Attempts) -> set[str]:
 def refused(tried: list[Attempt]) -> str | None:
     """Why its newest answer is that it cannot be measured; None if it is another."""
     last = _newest(tried)
-    return last.content["reason"] if last and last.status == "unsupported" else None
+    return last.record.reason if last and last.status == "unsupported" else None
 
 
 def _lacks_baseline(cell, tried, device, most) -> str | None:
@@ -226,7 +226,7 @@ def finished(cells: list[Cell], attempts: Attempts, sealed: bool = False) -> lis
         planned = {cell.id: None for cell in cells}
         others = sorted(attempts.keys() - planned.keys())
         found = [attempts.get(name, []) for name in (*planned, *others)]
-    counted = [attempt for tried in found for attempt in tried if attempt.content]
+    counted = [attempt for tried in found for attempt in tried if attempt.record]
     return [attempt for attempt in counted if attempt.status != "postponed"]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.gpu import cores, find_devices
 from workflow.collocation.plan import pending
-from workflow.collocation.plan.attempts import Attempt, cpu_key, scan
+from workflow.collocation.plan.attempts import Attempt, scan
 from workflow.collocation.plan.datasets import Datasets
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.record import provenance
@@ -75,7 +75,7 @@ class Session:
         """Names of its devices in records and locks; on a cluster, one for each replicate."""
         if self.remote:
             return [*self.places.values()]
-        return [each.uuid for each in self.usable] or [cpu_key(provenance.machine_alias())]
+        return [each.uuid for each in self.usable] or [f"cpu:{provenance.machine_alias()}"]
 
     @cached_property
     def places(self) -> dict[int, str]:
@@ -114,7 +114,7 @@ class Session:
         return code(), provenance.versions(self.device.driver if self.device else None)
 
     def _differs(self, attempt: Attempt) -> bool:
-        return bool(provenance.mismatches(attempt.content, *self._today))
+        return bool(provenance.mismatches(attempt.record.provenance, *self._today))
 
     def stale(self, attempt: Attempt) -> bool:
         """Whether an attempt is to be made again, as config's `rerun` has it."""

@@ -65,7 +65,7 @@ def _notes(session: Session) -> list[str]:
         source = session.config.source
         data = [f"{name} {f'{pin} (pinned)' if pin else source}" for name, pin in pins.items()]
         notes.append(f"data: {', '.join(data)}")
-    corrupt = [a for found in session.attempts.values() for a in found if a.content is None]
+    corrupt = [a for found in session.attempts.values() for a in found if a.record is None]
     if corrupt:
         notes.append(f"corrupt, measured again: {', '.join(str(a.path) for a in corrupt)}")
     if session.measuring and (mismatched := session.mismatched()):
@@ -111,7 +111,7 @@ def faults(session: Session) -> list[str]:
     lines = [f"{len(exhausted)} cells of study '{session.name}' have no result:"]
     for cell, attempt, count in exhausted:
         then = f"tried again, {most - count} more" if count < most else "not tried again"
-        first = (attempt.content["reason"] or "no reason given").splitlines()[0]
+        first = (attempt.record.reason or "no reason given").splitlines()[0]
         lines.append(f"  {cell.id}: {attempt.status} (attempt {count}; {then}): {first}")
         lines.append(f"    log: {log_of(attempt.path.parent, first)}")
     return [

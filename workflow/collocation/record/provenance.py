@@ -42,9 +42,8 @@ def collect(driver: str | None, code: str, session: str | None = None) -> dict:
     }
 
 
-def mismatches(content: dict, digest: str, current: dict[str, str | None]) -> list[str]:
-    """In what a record differs from the code and versions of today."""
-    recorded = content.get("provenance", {})
+def mismatches(recorded: dict, digest: str, current: dict[str, str | None]) -> list[str]:
+    """In what a record, by its provenance, differs from the code and versions of today."""
     found = ["code"] if recorded.get("digest") != digest else []
     before = recorded.get("versions") or {}
     here = [name for name in DECISIVE if current.get(name)]  # a reviewer's laptop has no torch
