@@ -30,7 +30,6 @@ localrules:
     explore,
     figures,
     report_contents,
-    make_report,
     report,
     complete,
 
