@@ -26,9 +26,7 @@ from workflow.collocation.spec.names import (
 from workflow.collocation.spec.study import Ladder, Mix, Study
 from workflow.collocation.spec.workloads import Workload
 
-ELSEWHERE = (
-    1000  # replicate 2 of another folder that was merged in (`make merge`) is 1002, or 2002, …
-)
+ELSEWHERE = 1000  # replicate 2 of a folder that was merged in (`make merge`) is 1002, or 2002, …
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,7 @@ def expand(
 
 
 def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
-    """The cells of replicates that were merged in, among cell ids that were tried; as planned
-    here.
-    """
+    """Cells of replicates that were merged in, among ids that were tried; as planned here."""
     planned = {cell.id: cell for cell in cells}
     found = []
     for name in attempts:

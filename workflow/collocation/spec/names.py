@@ -159,9 +159,8 @@ def family_of(method: str) -> str:
 
 def implementation_order(implementation: str) -> tuple[int, str]:
     """Sort key: the order of IMPLEMENTATIONS."""
-    return list(IMPLEMENTATIONS).index(
-        implementation
-    ) if implementation in IMPLEMENTATIONS else len(IMPLEMENTATIONS), implementation
+    known = [*IMPLEMENTATIONS, implementation]
+    return known.index(implementation), implementation
 
 
 def method_order(method: str) -> tuple[int, str]:
