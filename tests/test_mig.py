@@ -26,7 +26,7 @@ from tests.specs import TABLES, alike, mix
 from workflow.collocation import gpu, sharing
 from workflow.collocation.gpu import nvml_subprocess
 from workflow.collocation.process_lifetime import ENDING
-from workflow.collocation.sharing import evidence, mig_card, mig_nvml
+from workflow.collocation.sharing import evidence, mig, mig_nvml
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.spec.cell import CellSpec
 
@@ -91,7 +91,7 @@ def benches(key: str = "h200_141", mig: bool = True, **options) -> Iterator[Benc
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch):
-    monkeypatch.setattr(mig_card, "PAUSES_S", (0, 0, 0))
+    monkeypatch.setattr(mig, "PAUSES_S", (0, 0, 0))
     monkeypatch.setattr(evidence, "GRACE_S", 0.0)
 
 
@@ -173,7 +173,7 @@ def test_what_the_driver_refuses_is_told_and_leaves_nothing(bench, call, how, er
     with pytest.raises(error, match=said), bench.enter(PAIR):
         raise AssertionError
     machine.configure(bench.folder, failures=[])
-    mig_card.recover(bench.device)
+    mig.recover(bench.device)
     assert bench.empty()
 
 
@@ -206,7 +206,7 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
         shows = "'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run tries again"
         assert all(words in str(caught.value) for words in (said, shows, str(note)))
         machine.configure(bench.folder, failures=[])
-        mig_card.recover(bench.device)
+        mig.recover(bench.device)
         assert bench.empty()
 
 
@@ -314,13 +314,13 @@ def test_what_others_made_since_or_beside_a_cell_is_theirs(bench):
     in_a_killed_process(bench, 0, PAIR)
     somebody = bench.occupy(os.getpid())
     with pytest.raises(GpuBusy):
-        mig_card.recover(bench.device)
+        mig.recover(bench.device)
     assert bench.notes and machine.changes(bench.folder) == 0
     somebody.unlink()
     bench.clear()
     bench.make((14, 0, 2, 1))
     theirs = bench.state
-    mig_card.recover(bench.device)
+    mig.recover(bench.device)
     assert bench.state == theirs and not bench.notes
     bench.clear()
     with bench.enter(mix("1g", "1g")) as it:
@@ -339,7 +339,7 @@ def test_a_note_that_cannot_be_read_is_a_persons_business(bench, content, monkey
     if content == "another user's":
         os.chown(note, 1234, -1)
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
-        mig_card.recover(bench.device)
+        mig.recover(bench.device)
     assert bench.state == found and machine.changes(bench.folder) == 0
 
 

@@ -19,7 +19,7 @@ from workflow.collocation.sharing import (  # noqa: F401
 )
 from workflow.collocation.sharing.base import Method, named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
-from workflow.collocation.sharing.mig_card import blocked, recover
+from workflow.collocation.sharing.mig import blocked, recover
 from workflow.collocation.spec.cell import CellSpec
 from workflow.collocation.spec.methods import divides
 
