@@ -8,9 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-
-import pandas as pd
-from jinja2 import StrictUndefined, Template
+from string import Template
 
 from analysis.files import one_line, whole
 from release import manifest, private, verify
@@ -18,7 +16,6 @@ from release.manifest import MANIFEST, NOT_RUN, RAW, RUN, is_raw
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_MB = 30  # of raw files: they stay in git's history
-PAGE = "ARTIFACT.md"
 EPOCH = 315_532_800  # 1980-01-01, the time of every file in an archive
 
 
@@ -69,7 +66,8 @@ def artifact(study: Path, output: Path) -> int:
     files = {name: (ROOT / name).read_bytes() for name in _code()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):
         files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
-    files[PAGE] = _page(study, files).encode()
+    page = Template(Path(__file__).with_name("artifact.md").read_text("utf-8"))
+    files["ARTIFACT.md"] = page.substitute(study=study.name, root=manifest.root(study)).encode()
     with tempfile.TemporaryDirectory(prefix="artifact-") as scratch:
         for name, content in files.items():
             Path(scratch, name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,23 +88,6 @@ def _code() -> list[str]:
         sys.exit(f"no archive is made but in a clone: {done.stderr.strip()}")
     listed = done.stdout.split("\0")
     return sorted(n for n in listed if not n.startswith("results/") and (ROOT / n).is_file())
-
-
-def _page(study: Path, files: Mapping[str, bytes]) -> str:
-    """ARTIFACT.md: what is in the archive, what it needs, and how to check it."""
-    runs = pd.read_parquet(study / "runs.parquet", columns=["cell", "attempt", "total_s"])
-    took = runs.drop_duplicates(["cell", "attempt"])["total_s"]
-    template = Path(__file__).with_name("artifact.md.j2").read_text("utf-8")
-    spaces = {"trim_blocks": True, "keep_trailing_newline": True}
-    return Template(template, undefined=StrictUndefined, **spaces).render(
-        study=study.name,
-        folder=f"results/{study.name}",
-        root=manifest.root(study),
-        cells=len(took),
-        minutes=f"{took.sum() / 60:.0f}",
-        size=f"{sum(map(len, files.values())) / 1e6:.1f} MB",
-        files=len(files) + 2,
-    )
 
 
 def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
