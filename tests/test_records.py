@@ -186,17 +186,6 @@ def test_members_that_differ_in_what_they_do_or_have_are_not_uneven():
     assert set(merged(mix, limited, dealt, left)["flags"]) == {""}
 
 
-def test_a_completed_cell_whose_method_was_not_proven_is_flagged_beside_the_runners_flags():
-    frame = merged(
-        record("1x_a", verified=True),
-        record("2x_a", rates=[1, 1], verified=None, flags=["cores_shared"]),
-        record("3x_a", rates=[1, 1, 1], verified=False),
-        record("4x_a", rates=[1, 1, 1, None], status="out_of_memory", verified=None),
-    )
-    found = frame.groupby("n")["flags"].agg(set).tolist()
-    assert found == [{""}, {"cores_shared;unverified"}, {"unverified"}, {""}]
-
-
 @given(st.lists(st.lists(st.sampled_from([*flags.MEANINGS])).map(";".join) | st.none()))
 def test_a_union_of_flags_has_each_once(columns):
     found = flags.split(flags.union(columns))

@@ -202,7 +202,7 @@ def test_advice_is_seldom_wrong(ragged):
 
 
 def test_neither_numbers_nor_verdicts_nor_advice_depend_on_flags():
-    marks = {"flags": "cores_shared;uneven;unverified", "drift": 0.2, "loss_check": "differs"}
+    marks = {"flags": "cores_shared;uneven", "drift": 0.2, "loss_check": "differs"}
     for seed in range(3):
         study, said = simulate(random_design(seed), seed), []
         for rows in (study.rows, [row | marks for row in study.rows]):

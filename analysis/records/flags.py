@@ -1,12 +1,12 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own stand in run.json; uneven and unverified follow from its record
+The runner's own stand in run.json; uneven follows from its record
 (analysis.records.merge), the others from several cells (analysis.runs, analysis.publish).
 """
 
 from collections.abc import Iterable
 
-UNEVEN, UNVERIFIED, UNSTEADY = "uneven", "unverified", "unsteady"
+UNEVEN, UNSTEADY = "uneven", "unsteady"
 NO_SECOND_CONTEXT, ABOVE_COUNT = "no_second_context", "above_count"
 MIXED_CODE, MIXED_DATA = "mixed_code", "mixed_data"
 LOSSES_DIFFER = "losses_differ"
@@ -16,7 +16,6 @@ SPREAD = 0.2
 MEANINGS = {
     UNSTEADY: "throughput drifted during the window",
     UNEVEN: f"rates of like members differ by over {100 * SPREAD:.0f} %",
-    UNVERIFIED: "method not proven in force",
     ABOVE_COUNT: "more than the number of jobs: the job alone ran slow",
     LOSSES_DIFFER: "losses are not those of the job alone: it may have done other work",
     MIXED_CODE: "measured by different code",

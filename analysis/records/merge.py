@@ -39,7 +39,8 @@ def rows_of(record: Record) -> list[dict]:
             if row["nominal_train_size"] and rate.samples_per_s:
                 row["epoch_time_s"] = row["nominal_train_size"] / rate.samples_per_s
             rows.append(row)
-    flagged = flags.union([*record.flags, *_flags(record, rows)])
+    uneven = record.status == "completed" and _uneven(rows)
+    flagged = flags.union([*record.flags, *[flags.UNEVEN] * uneven])
     return [row | {"flags": flagged} for row in rows or [base]]
 
 
@@ -141,14 +142,7 @@ def _seen_in_window(record: Record, name: str, member: int) -> dict:
     }
 
 
-# -- flags that follow from a record --------------------------------------------------------------
-
-
-def _flags(record: Record, rows: list[dict]) -> list[str]:
-    if record.status != "completed":
-        return []
-    unproven = record.method.verified is not True
-    return [flags.UNEVEN] * _uneven(rows) + [flags.UNVERIFIED] * unproven
+# -- a flag that follows from a record ------------------------------------------------------------
 
 
 def _uneven(rows: list[dict]) -> bool:
