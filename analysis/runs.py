@@ -64,9 +64,8 @@ def prepared(rows: pd.DataFrame) -> Runs:
     members = members.merge(hosts[[*where, "host"]], "left", where)
     members["host"] = members["host"].astype(object).fillna("")
     members["run"] = members.groupby(["cell", "attempt", "window"], sort=False).ngroup()
-    members["at"] = (
-        members["cell"].astype(object) + "/a" + members["attempt"].astype(str).astype(object)
-    )
+    tried = zip(members["cell"], members["attempt"], strict=True)
+    members["at"] = pd.Series([f"{c}/a{a}" for c, a in tried], members.index, dtype=object)
     return Runs(_conditions(members).reset_index(drop=True), hosts, left_out)
 
 

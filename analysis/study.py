@@ -125,14 +125,11 @@ def provenance(members: pd.DataFrame) -> Iterator[dict]:
     done = members[members["current"] & (members["status"] == COMPLETED)]
     source = done["source"].replace({"synthetic": "generated (synthetic)"}).astype(str)
     known = done["dataset"].notna() & (done["dataset"] != "")
-    yield from _said(
-        "data", done, (done["dataset"].astype(object) + ": " + source.astype(object)).where(known)
-    )
-    first = done.drop_duplicates("at")
-    first = first.fillna({"gpu_name": "none"})
-    named = {"CUDA driver": "driver", "GPU": "gpu_name"} | {
-        n: n for n in ("python", "timm", "torch")
-    }
+    data = done["dataset"].astype(object) + ": " + source.astype(object)
+    yield from _said("data", done, data.where(known))
+    first = done.drop_duplicates("at").fillna({"gpu_name": "none"})
+    named = {"CUDA driver": "driver", "GPU": "gpu_name"}
+    named |= {name: name for name in ("python", "timm", "torch")}
     for label, column in named.items():
         yield from _said("software", first, f"{label} " + first[column])
 

@@ -138,10 +138,8 @@ def rival(sets: Sequence[Option], chosen: Option, request: Request) -> Option | 
 
 def fits(job: Job, sets: Sequence[Option]) -> bool:
     """Whether the card holds these sets and the job alone at once; one set is part of a larger."""
-    loaded = {
-        method: max((e.n for e in sets if e.method == method), default=0) for method in METHODS
-    }
-    jobs = 1 + sum(loaded.values())
+    methods = {each.method for each in sets}
+    jobs = 1 + sum(max(each.n for each in sets if each.method == m) for m in methods)
     return job.idle_gb + jobs * job.memory_gb <= (ROOM * job.card_gb or inf)
 
 

@@ -110,13 +110,12 @@ def _environment() -> dict[str, str | None]:
     """The shell's, as the script has it without us: by name alone, but for what could change a
     measurement, whose values are recorded.
     """
-    found = {}
-    for name in sorted(os.environ):
-        told = os.environ[name] if variables.TELLING.fullmatch(name) else None
-        ours = variables.OF_THE_STUDY.fullmatch(name) or variables.passes(name)
-        if not (ours or OF_A_SHELL.fullmatch(name)):
-            found[name] = told
-    return found
+
+    def ours(name: str) -> bool:
+        return variables.OF_THE_STUDY.fullmatch(name) or variables.passes(name)
+
+    names = [name for name in sorted(os.environ) if not (ours(name) or OF_A_SHELL.fullmatch(name))]
+    return {name: os.environ[name] if variables.TELLING.fullmatch(name) else None for name in names}
 
 
 def _program(word: str, directory: Path) -> str:
