@@ -78,9 +78,8 @@ def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several kinds under COLUMNS, with their ids, units and what they are relative to."""
     found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
     found = found.reindex(columns=COLUMNS)
-    empty = dict.fromkeys(COLUMNS, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
-    numbers = {"value", "low", "high", "replicates"}
-    empty = {column: value for column, value in empty.items() if column not in numbers}
+    words = [name for name in COLUMNS if name not in ("value", "low", "high", "replicates")]
+    empty = dict.fromkeys(words, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
     found = found.astype(dict.fromkeys(empty, object)).fillna(empty)
     found = found.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
     for column in ("unit", "relative_to"):

@@ -16,21 +16,6 @@ class Attempt(NamedTuple):
     path: Path
     current: bool = True
 
-    @property
-    def worth(self) -> int:
-        """A result of the cell, a fault on the way to one, or (postponed) nothing."""
-        return 2 * (self.record.status in RESULTS) + (self.record.status in FAULTS)
-
-    @property
-    def cell(self) -> tuple:
-        cell = self.record.cell
-        return cell.scenario, cell.implementation, cell.method, cell.replicate
-
-    @property
-    def neighbours(self) -> tuple:
-        """What cells have in common that may be held against each other."""
-        return self.record.cell.replicate, self.record.cell.implementation, self.record.device
-
 
 def read_study(study: str, listed: Path) -> list[Attempt]:
     """The attempts at its cells that count, of the records in a file with a path a line.
@@ -60,15 +45,22 @@ def select(attempts: list[Attempt]) -> list[Attempt]:
     """
 
     def newest(each: Attempt) -> tuple:
-        return each.worth, each.record.cell.attempt
+        status = each.record.status  # a result of the cell, a fault on the way to one, or nothing
+        return 2 * (status in RESULTS) + (status in FAULTS), each.record.cell.attempt
 
     def began(each: Attempt) -> tuple:
-        return each.worth, str(each.record.provenance.get("started_at") or ""), newest(each)
+        worth, _ = newest(each)
+        return worth, str(each.record.provenance.get("started_at") or ""), newest(each)
 
-    best = {(a.cell, a.record.device): a for a in sorted(attempts, key=newest)}
-    current = {a.cell: a for a in sorted(best.values(), key=began)}
-    needed = {(a.neighbours, j.get("workload")) for a in current.values() for j in a.record.jobs}
-    others = [a._replace(current=False) for a in best.values() if a is not current[a.cell]]
-    alone = [a for a in others if a.record.is_baseline]
-    kept = [a for a in alone if (a.neighbours, a.record.jobs[0].get("workload")) in needed]
-    return [*current.values(), *kept]
+    def jobs(each: Attempt) -> set[tuple]:
+        """Its workloads, with what cells have in common that may be held against each other."""
+        record = each.record
+        place = record.cell.replicate, record.cell.implementation, record.device
+        return {(*place, job.get("workload")) for job in record.jobs}
+
+    best = {(a.record.cell.id, a.record.device): a for a in sorted(attempts, key=newest)}
+    current = {a.record.cell.id: a for a in sorted(best.values(), key=began)}
+    needed = set().union(*map(jobs, current.values()))
+    others = [a for a in best.values() if a is not current[a.record.cell.id]]
+    kept = [a for a in others if a.record.is_baseline and jobs(a) <= needed]
+    return [*current.values(), *(a._replace(current=False) for a in kept)]
