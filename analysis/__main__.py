@@ -13,13 +13,10 @@ from analysis.files import printable
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Command → its module. Its `run` takes the arguments, and returns what is to be printed. It is
-# imported when it is used: drawing needs no more than matplotlib.
-MODULES = {"merge": "records.merge", "estimate": "publish"}
-MODULES |= {"explain": "explain", "figures": "figures", "pages": "pages.render"}
-MODULES |= {"advise-job": "job_advice.command"}
-MODULES |= {"explorer": "explorer.command", "advise": "advice_command", "compare": "compare"}
-MODULES |= {"fit": "fit", "recipe": "recipes", "export": "export"}
+# Command → its module, where that is not called so. Its `run` takes the arguments, and returns what
+# is to be printed. It is imported when it is used: drawing needs no more than matplotlib.
+MODULES = {"merge": "records.merge", "estimate": "publish", "pages": "pages.render"}
+MODULES |= {"advise": "advice_command", "advise-job": "job_advice.command", "recipe": "recipes"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command. What a person got wrong is one line on stderr, and the code 1."""
     try:
         given = _parser().parse_args(argv)
-        text = import_module(f"analysis.{MODULES[given.command]}").run(given)
+        text = import_module(f"analysis.{MODULES.get(given.command, given.command)}").run(given)
     except (OSError, ValueError) as error:
         lines = map(printable, str(error).split("\n"))
         sys.stderr.write("\n".join(lines) + "\n")

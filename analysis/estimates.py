@@ -62,9 +62,9 @@ def read(path: Path) -> pd.DataFrame:
 
     Raises OSError or ValueError with one line where there is no such file.
     """
-    if path.parent.is_dir() and not path.exists():
-        raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
     if not path.exists():
+        if path.parent.is_dir():
+            raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
         others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
         known = f"; there are: {', '.join(others)}" * bool(others)
         raise FileNotFoundError(f"{path.parent}: no results of a study{known}")

@@ -132,10 +132,8 @@ def number(value: float | None, unit: str = "") -> str:
         return "–"
     if abs(value) >= 9_999.5:
         text = f"{value / 1e6:.3g}M" if abs(value) >= 999_500 else f"{value / 1e3:.3g}k"
-    elif abs(value) >= 999.5:
-        text = f"{value:,.0f}"
     elif abs(value) >= 99.5:
-        text = f"{value:.0f}"
+        text = f"{value:,.0f}"
     elif abs(value) >= 9.995:
         text = f"{value:.1f}"
     elif 0 < abs(value) < 0.00995:
