@@ -39,8 +39,7 @@ def _cells(single: pd.DataFrame) -> pd.DataFrame:
     that the others give, with a variance from which the whole cell was left out: all numbers that
     are of it, or of the same job alone.
     """
-    columns = ["quantity", "scenario", "turned", "kind", "host", "n", "replicates"]
-    cells = single[columns].explode("replicates")
+    cells = single.explode("replicates")
     for name in ("value", "cell", "over"):
         cells[name] = [replicate[name] for replicate in cells["replicates"]]
     own = pd.Series(scaled(cells), cells.index)

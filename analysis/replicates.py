@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from analysis.formulas import ACTIVITY, FORMULAS, GB, SERVED
+from analysis.formulas import FORMULAS, GB
 from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, SHARED
 
 # An interval of an interleaved cell is by batch means: consecutive rounds, in each of which every
@@ -20,14 +20,7 @@ from workflow.collocation.spec.names import AFTER, BEFORE, COMPLETION, SHARED
 # more. Ratios are of whole batches: the mean of logs of single slices is off by half their
 # variance.
 BATCHES, ROUNDS = 10, 2
-COLUMNS = ["run", "at", "scenario", "implementation", "method", "window", "jobs", "mixed"]
-COLUMNS += ["variant", "condition", "again", "current", "baseline", "replicate", "device"]
-COLUMNS += ["member", "workload", "input_mode"]
-COLUMNS += ["samples_per_s", "slices", "gract_slices"]
-COLUMNS += ["steps", "batch_size", "window_s", *ACTIVITY, "power"]
-COLUMNS += ["energy_j", "gpu_memory_used", "gpu_memory_total", "idle_memory", *SERVED]
 FED = ["cpu_cores", "rss", "data_wait_share", "distinct_samples"]  # of studies of shared loaders
-COLUMNS += FED
 # What compared runs have in common.
 WITHIN = ["scope", "batch", "replicate", "device", "implementation"]
 RUN = ["batch", "run"]
@@ -37,7 +30,7 @@ def replicates(members: pd.DataFrame) -> pd.DataFrame:
     """Every quantity of every completed run: a row with quantity, run, job, value, and what it is
     made of (numerator, denominator, over). `batches`: of an interleaved cell the value in each.
     """
-    used = members.loc[members["measured"] & (members["current"] | members["baseline"]), COLUMNS]
+    used = members[members["measured"] & (members["current"] | members["baseline"])].copy()
     used["scope"] = used["at"].where(used["condition"] != "", "")
     used = used.rename(columns={"samples_per_s": "rate"})
     used["rate"] = used["rate"].where(used["rate"] > 0)
