@@ -1,7 +1,5 @@
 """Figures: what they show are the estimates; without data there is no picture."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 
