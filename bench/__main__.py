@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -81,21 +82,19 @@ def profiled(cell: Cell, device, blocks: int) -> dict:
         return watching.told(*measure(spec, device.uuid, watching.ORDER, blocks))
 
 
-def watched(cell: Cell, ready: Path, device, blocks: int) -> dict[str, dict]:
-    """Watcher → what it costs this cell."""
+def watched(cell: Cell, ready: Path, device, blocks: int) -> Iterator[tuple[str, dict]]:
+    """Watchers, and what each costs this cell."""
     ways = {
         name: partial(watching.cost, cell, ready, device, command)
         for name, command in watching.watchers(device).items()
     }
     if device and cell.spec.implementation.cuda_graph:
         ways["torch.profiler"] = partial(profiled, cell, device, blocks)
-    found = {}
     for name, way in ways.items():
         told = way()
         if told is None:
             print(f"  {name}: ended by itself", flush=True)
             continue
-        found[name] = told
         said = [
             f"{what} {value:+.3f} % ({low:+.3f} to {high:+.3f})"
             for what in ("throughput", "power")
@@ -103,7 +102,7 @@ def watched(cell: Cell, ready: Path, device, blocks: int) -> dict[str, dict]:
             if value == value
         ]
         print(f"  {name}: {', '.join(said)}, {told['blocks']} blocks", flush=True)
-    return found
+        yield name, told
 
 
 def graph_speeds(devices: list, rounds: int, output: Path) -> None:
@@ -149,11 +148,13 @@ def main(argv: list[str] | None = None) -> int:
         if args.other:
             about = {"gpu": device.name if device else "CPU"}
             about |= collect(device.driver if device else None, source_digest.code())
-            found[cell.id] = about | {"watchers": watched(cell, ready, device, args.blocks)}
+            found[cell.id] = about | {"watchers": {}}
+            for watcher, told in watched(cell, ready, device, args.blocks):
+                found[cell.id]["watchers"][watcher] = told
+                if args.output:  # at once: what follows may be stopped
+                    args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         else:
             compare(cell, ready, device, args.pairs)
-    if args.output:
-        args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
