@@ -93,7 +93,8 @@ def _against_training(
     title = f"Training against {across}"
     if rows["bound"].notna().any():
         known = "Undecided whether a method keeps"
-        if (rows["low"] > rows["bound"]).all():
+        measured = rows.dropna(subset="low")  # more than once, or there is no interval
+        if len(measured) and (measured["low"] > measured["bound"]).all():
             known = "No method keeps"
         title = f"{known} {short} within {BOUND}× alone"
     within = rows[rows["full"] & (rows["high"] <= rows["bound"])]
