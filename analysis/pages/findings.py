@@ -1,4 +1,7 @@
-"""For README and docs/results.md: how hosts differ, and what a crowd of jobs gains."""
+"""For README and docs/results.md: how hosts differ, what a crowd gains, what watching costs."""
+
+import json
+from pathlib import Path
 
 import pandas as pd
 
@@ -6,6 +9,7 @@ from analysis import estimates as table
 from analysis.figures import select
 from analysis.fit import UNSEEN
 
+WATCHING = Path(__file__).parents[2] / "results" / "watching.json"  # by `make bench`
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
@@ -27,3 +31,9 @@ def crowded(estimates: pd.DataFrame) -> pd.Series:
     gains = pd.concat([frame[["jobs", "value", "smact"]] for frame in (gains, unseen)])
     gains = gains[gains["jobs"].isin(CROWD) & (gains["value"] < ROOMY * gains["jobs"])]
     return gains["value"] * gains["smact"]
+
+
+def watching() -> dict[str, dict]:
+    """Watcher → how a job's throughput and the power change beside it (%): value, low, high."""
+    [case] = json.loads(WATCHING.read_text(encoding="utf-8")).values()
+    return case["watchers"]
