@@ -77,6 +77,8 @@ class Method:
             yield SimpleNamespace(
                 environment=lambda member: {"CUDA_VISIBLE_DEVICES": self.place(member)},
                 instances=dict,
+                own_pids=set,
+                entity=lambda member: "gpu",
                 witness=lambda reports: self.witness(reports),
                 release=self.release,
             )
@@ -243,7 +245,7 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
     monkeypatch.setattr(run, "require_free", others)
     monkeypatch.setattr(waiting, "require_free", lambda device: None)  # gone again
     prepared = cell("naive", "1x_plain+1x_dies")
-    prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, state=dict)
+    prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, sm_count=None)
     record = prepared.record()
     assert ending(record) == ("postponed", None, "others compute on it")
     assert len(seen) == run.TRIES > 1

@@ -19,8 +19,6 @@ from tests.studio import SHORT, STUDY, Studio, study, until, workload
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.record.series import LAG_NS, Series
 from workflow.collocation.record.values import File, Window
-from workflow.collocation.run import observation
-from workflow.collocation.run.progress import Display
 from workflow.collocation.spec.grid import expand
 from workflow.collocation.spec.study import Study
 from workflow.collocation.spec.workloads import VisionWorkload
@@ -28,8 +26,10 @@ from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.metrics import METRICS
 from workflow.collocation.telemetry.summary import Summary
+from workflow.collocation.telemetry.watch import Watch
 
 S = 1_000_000_000
+OFF = {"source": "off", "hz": 10, "gpu": None}
 OPEN, CLOSE = 2 * S, 12 * S
 WINDOW = Window(name="window", start_ns=OPEN, end_ns=CLOSE, seconds=10.0)
 MIG = {"instances": {"gi:1": 60, "gi:2": 32}}
@@ -340,17 +340,14 @@ def test_files_hold_every_row_and_every_column_and_give_the_same_values(tmp_path
 
 
 def test_an_error_in_telemetry_costs_the_cell_nothing_else(tmp_path, monkeypatch):
-    (tmp_path / "log").mkdir()
-    display = Display("cell", tmp_path / "log" / "conductor.log")
-    settings, lines = {"source": "off", "hz": 10}, watched(source=None)
-    made = observation.Observation(settings, None, None, [[0]], tmp_path, tmp_path, display)
-    telemetry, *rest = made.account([WINDOW], {7})
-    assert (telemetry.status, telemetry.windows, rest) == ("off", {}, [[], {}])
-    made.watch.off = False
-    monkeypatch.setattr(made.watch, "end", lambda: lines, raising=False)
+    made, lines, said = Watch(tmp_path, tmp_path / "log", OFF), watched(source=None), []
+    telemetry, *rest = made.account(tmp_path, [WINDOW], said.append, has_gpu=False)
+    assert (telemetry.status, telemetry.windows, rest, said) == ("off", {}, [[], {}], [])
+    made.off = False
+    monkeypatch.setattr(made, "end", lambda: lines)
     lines.host[3] = {"t": "never"}
-    telemetry, *rest = made.account([WINDOW], {7})
-    assert telemetry.status == "incomplete"
+    telemetry, *rest = made.account(tmp_path, [WINDOW], said.append, has_gpu=False)
+    assert telemetry.status == "incomplete" and "Traceback" in said[0]
     assert rest == [["telemetry_incomplete"], {}]
     assert not list(tmp_path.glob("*.parquet"))
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -38,14 +39,14 @@ from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.loader import Loader
-from workflow.collocation.run.observation import Observation
 from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
 from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.run.waiting import Patience, Postponed, device_of, refusal
-from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
+from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, owner, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.telemetry.lines import one_line
+from workflow.collocation.telemetry.watch import Watch
 
 IDLE = 0.005  # GRACT below which a script computes elsewhere
 TRIES = 4  # at a cell, while others come to the card again and again
@@ -234,11 +235,10 @@ class Run:
                     raise
                 self._broke(error)
                 return
-            settings = self.task.telemetry.model_dump()
-            observation = Observation(
-                settings, self.device, sharing, core_sets, self.folder, scratch, self.display
-            )
-            stack.enter_context(observation.watch)
+            about = {"gpu": self.device and self.device.uuid, "cores": cores.spare(core_sets)}
+            about["entities"] = ["gpu", *sharing.instances()] if self.device else []
+            about |= self.task.telemetry.model_dump()
+            watch = stack.enter_context(Watch(scratch, log / "sampler.log", about))
             told = self.task.trainer, self.task.preloaded, timeouts["build"], held.fd
             server = stack.enter_context(Server(log / "server.log", *told))
             import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
@@ -254,9 +254,9 @@ class Run:
             )
             conductor = Conductor(
                 *(server, sharing, specs, self.spec.measure, log, self.display, timeouts),
-                *(observation.watch, Loader(specs)),
+                *(watch, Loader(specs)),
             )
-            observation.see_idle()
+            watch.see_idle()
             conductor.run()
             self.fields["provenance"]["server"] = server.origin
             self.timing |= {"server_s": round(server.import_s, 3)} | conductor.timing
@@ -264,9 +264,9 @@ class Run:
             if conductor.no_second_context:
                 self.fields["flags"].append("no_second_context")
                 self.fields["host"]["no_second_context"] = conductor.no_second_context
-            self._account(conductor, observation, scratch)
+            self._account(conductor, scratch)
 
-    def _account(self, conductor: Conductor, observation: Observation, scratch: Path) -> None:
+    def _account(self, conductor: Conductor, scratch: Path) -> None:
         """Members' step times → rates, what the sampler saw, and the files beside run.json."""
         from workflow.collocation.record import latency
         from workflow.collocation.record import step_times as steps
@@ -317,8 +317,15 @@ class Run:
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
         began = time.monotonic()
-        pids = {member.pid for member in conductor.members if member.pid}
-        self.fields["telemetry"], flags, files = observation.account(conductor.windows, pids)
+        sharing, own = conductor.sharing, {m.pid for m in conductor.members if m.pid}
+        about = {"has_gpu": self.device is not None, "owner": owner, "own": own}
+        if self.device:
+            about |= {"sm_count": self.device.sm_count, "instances": sharing.instances()}
+            about["seats"] = {m.member: sharing.entity(m.member) for m in conductor.members}
+            about["own"] = own | sharing.own_pids()
+        self.fields["telemetry"], flags, files = conductor.watch.account(
+            self.folder, conductor.windows, partial(self.display.say, loud=False), **about
+        )
         self.fields["flags"] += flags
         self.fields["files"] |= files
         script = self.spec.members[0].job.kind == "command" and self.fields["status"] == "completed"

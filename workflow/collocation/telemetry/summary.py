@@ -10,7 +10,7 @@ very time it changed, times the window's length; the power readings, integrated,
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,7 +56,7 @@ class Summary:
     sm_count: int | None = None
     instances: dict[str, int | None] = field(default_factory=dict)
     seats: dict[int, str] = field(default_factory=dict)
-    own: frozenset[int] = frozenset()
+    own: Set[int] = frozenset()
     owner: Callable[[int], str] = "PID {}".format
 
     def __post_init__(self):

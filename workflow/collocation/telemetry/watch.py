@@ -1,7 +1,7 @@
-"""The conductor's side of the sampler: starts it, tells it what goes on, ends it, reads its lines.
+"""The conductor's side of the sampler: starts it, tells it what goes on, ends it, and what it saw.
 
-Nothing here waits for the sampler but end(), about 3 s at worst, and nothing raises for its sake:
-what is wrong with it is a sentence in `problem`.
+Nothing here waits for the sampler but see_idle() and end(), some seconds at worst, and nothing that
+goes wrong with it costs a cell its result: it is a sentence in `problem`.
 """
 
 import json
@@ -10,16 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation import ROOT
-from workflow.collocation.telemetry.lines import Lines, read
+from workflow.collocation.record.values import File, Telemetry, Window
+from workflow.collocation.telemetry.lines import Lines, one_line, read
 
 PROGRAM = "workflow.collocation.telemetry.sampler"
 SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
 END_S = 2.0  # for a sampler that was told to end
 KILL_S = 1.0  # for the kernel to end one that was killed
+IDLE_ROWS, IDLE_S = 3, 4.0  # of a card before members are built, and how long to wait for them
 LINGER_S = 0.2  # for a window's last readings: energy and activity move in steps of some 100 ms
 
 
@@ -40,6 +44,7 @@ class Watch:
         self.off = config["source"] == "off"
         self.linger_s = 0.0 if self.off else LINGER_S
         self.process: subprocess.Popen | None = None
+        self._idle = ("gpu", IDLE_ROWS) if config["gpu"] else ("host", 1)
         self._output, self._log = folder / "telemetry.jsonl", log
         self._lines: Lines | None = None
         self._phases = [(time.monotonic_ns(), "idle")]
@@ -63,6 +68,13 @@ class Watch:
 
     def __exit__(self, *_) -> None:
         self.end()
+
+    def see_idle(self) -> None:
+        """Wait until card or machine has been seen without members for a moment."""
+        (kind, least), began_ns = self._idle, self._phases[0][0]
+        until = began_ns / 1e9 + (0 if self.off else IDLE_S)
+        while time.monotonic() < until and self.rows(kind) < least:
+            time.sleep(0.02)
 
     def members(self, pids: dict[int, int]) -> None:
         """The members' PIDs by index; these and no others are looked at from now on."""
@@ -106,6 +118,31 @@ class Watch:
             self._lines.phases = self._phases
             self._lines.problem = self.problem = self.problem or self._lines.problem
         return self._lines
+
+    def account(
+        self, folder: Path, windows: list[Window], say: Callable[[str], None], **about
+    ) -> tuple[Telemetry, list[str], dict[str, File]]:
+        """End the sampler; the record's `telemetry`, and what is to add to its `flags` and `files`.
+
+        folder: for the files. say: takes the traceback of what goes wrong in here. about: what
+        Summary is to know of the cell. Raises OSError where the files cannot be written.
+        """
+        if self.off:
+            return Telemetry(status="off"), [], {}
+        lines = self.end()
+        try:
+            # Arrow, which the conductor imports while the fork server starts
+            from workflow.collocation.telemetry import files
+            from workflow.collocation.telemetry.summary import Summary
+
+            telemetry, flags = Summary(lines, windows, **about).telemetry()
+            return telemetry, flags, files.write(folder, lines, windows)
+        except OSError:
+            raise
+        except Exception as error:
+            say(traceback.format_exc())
+            telemetry = Telemetry(status="incomplete", reason=one_line(error))
+            return telemetry, ["telemetry_incomplete"], {}
 
     def _send(self, **command) -> None:
         """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
