@@ -194,7 +194,7 @@ def test_a_device_whose_lock_may_never_be_free_is_given_up(studio, monkeypatch, 
     words = {"pid": sleeper.pid} | ({"stuck": "PID 7"} if how == "stuck" else {})
     with contextlib.ExitStack() as held:
         lock = held.enter_context(device_lock("cpu", words, pytest.fail))
-        stray = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fd])
+        stray = subprocess.Popen(["sleep", "600"], pass_fds=[lock])
         if how == "left behind":
             held.close()
         elif how == "stopped":

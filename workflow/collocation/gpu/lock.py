@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation.spec.errors import printable
@@ -32,19 +31,10 @@ def lock_folder() -> Path:
     return Path(os.environ.get("COLLOCATION_LOCK_DIR") or "/tmp/gpu-collocation-locks")
 
 
-@dataclass(frozen=True)
-class Held:
-    """A device that is held until all copies of the descriptor `fd` are closed, other processes'
-    too.
-    """
-
-    fd: int
-    waited_s: float
-
-
 @contextmanager
-def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iterator[Held]:
-    """Hold the device `key` (GPU UUID or "cpu"), however long the wait.
+def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iterator[int]:
+    """Hold the device `key` (GPU UUID or "cpu"), however long the wait; gives the descriptor of
+    which all copies, other processes' too, have to be closed for the device to be free.
 
     `holder` says who we are (pid, user, study, cell) to those who then wait. `on_wait` gets the
     present holder's words, {} if unknown, at every look, and may raise to end that. Not reentrant.
@@ -54,12 +44,11 @@ def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iter
         folder.mkdir()
         folder.chmod(0o1777)
     path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
-    began = time.monotonic()
     while (fd := _try(path, holder)) is None:
         on_wait(_words(path))
         time.sleep(POLL_S)
     try:
-        yield Held(fd, time.monotonic() - began)
+        yield fd
     finally:
         # A process of ours may hold it yet, and then the words tell of it.
         if "stuck" not in _words(path):

@@ -21,7 +21,7 @@ import psutil
 
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
-from workflow.collocation.gpu.lock import Held, device_lock
+from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
 from workflow.collocation.process_lifetime import ENDING, MEMBERS, end_with_parent
 from workflow.collocation.record import provenance
@@ -182,14 +182,14 @@ class Run:
         own = {"pid": os.getpid(), "user": psutil.Process().username()}
         holder = own | {"study": self.task.study, "cell": self.task.cell}
         key = self.device.uuid if self.device else "cpu"
-        with device_lock(key, holder, self.patience.for_lock) as held:
-            began = time.monotonic() - held.waited_s
+        began = time.monotonic()
+        with device_lock(key, holder, self.patience.for_lock) as lock:
             for _ in range(TRIES):
                 self.timing["lock_wait_s"] = round(time.monotonic() - began, 3)
                 self.patience.check()
                 try:
                     with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                        self._collocate(Path(scratch), held)
+                        self._collocate(Path(scratch), lock)
                     return self._require_own_card()
                 except GpuBusy as company:
                     self._forget()
@@ -216,8 +216,11 @@ class Run:
             del self.timing[name]
         self.fields = self.known | {"files": {}}
 
-    def _collocate(self, scratch: Path, held: Held) -> None:
-        """Set all up, run the members, and note what came of it. Raises GpuBusy."""
+    def _collocate(self, scratch: Path, lock: int) -> None:
+        """Set all up, run the members, and note what came of it. Raises GpuBusy.
+
+        lock: the descriptor that holds the device, for members to keep open.
+        """
         needed = {member.job.dataset for member in self.spec.members}
         ready = [json.loads(path.read_bytes()) for path in self.task.data]
         datasets = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
@@ -239,7 +242,7 @@ class Run:
             about["entities"] = ["gpu", *sharing.instances()] if self.device else []
             about |= self.task.telemetry.model_dump()
             watch = stack.enter_context(Watch(scratch, log / "sampler.log", about))
-            told = self.task.trainer, self.task.preloaded, timeouts["build"], held.fd
+            told = self.task.trainer, self.task.preloaded, timeouts["build"], lock
             server = stack.enter_context(Server(log / "server.log", *told))
             import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
 
