@@ -73,7 +73,11 @@ class Child:
         try:
             self.pipe.send(question)
             if not self.pipe.poll(seconds):
-                self._give_up(name, seconds)
+                pid = self.pid
+                stuck = "" if self.end() else f"; PID {pid} is stuck in it"
+                words = f"nothing on '{name}' within {seconds:.0f} s{stuck}"
+                self.silent = Silent(f"the NVIDIA driver does not answer: {words}")
+                raise self.silent
             good, answer, text = self.pipe.recv()
             answered = True
         except (EOFError, OSError):
@@ -100,13 +104,6 @@ class Child:
                     return False
                 time.sleep(0.005)
         return True
-
-    def _give_up(self, name: str, seconds: float) -> NoReturn:
-        pid = self.pid
-        stuck = "" if self.end() else f"; PID {pid} is stuck in it"
-        words = f"the NVIDIA driver does not answer: nothing on '{name}' within {seconds:.0f} s"
-        self.silent = Silent(words + stuck)
-        raise self.silent
 
     def _start(self) -> None:
         self.pipe, theirs = Pipe()

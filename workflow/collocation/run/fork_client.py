@@ -91,7 +91,9 @@ class Server:
                 self.members[member.member] = member
                 started.append(member)
                 self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
-            self._ask(specs, (*fds, output.fileno(), *self._kept))
+            fds += [output.fileno(), *self._kept]
+            with contextlib.suppress(OSError):  # wait() is told of its end
+                socket.send_fds(self._socket, [json.dumps(specs).encode()], fds)
         return started
 
     def send(self, index: int, command: str) -> None:
@@ -160,11 +162,6 @@ class Server:
         self.pid, self.import_s = answer["pid"], max(answer["t"] - self._asked, 0.0)
         self._socket.settimeout(SEND_S)
         self._selector.register(self._socket, selectors.EVENT_READ, self._bury_server)
-
-    def _ask(self, specs: list[dict], fds: tuple[int, ...]) -> None:
-        if not self.dead:
-            with contextlib.suppress(OSError):  # wait() is told of its end
-                socket.send_fds(self._socket, [json.dumps(specs).encode()], fds)
 
     def _bury_server(self) -> list[dict]:
         """All that it ever says after its first word is its end."""
