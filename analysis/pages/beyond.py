@@ -26,6 +26,7 @@ SERVED = {
     "TPOT p99 over alone": ("tpot_over_alone", as_.num),
     "ITL p99, ms": ("p99_itl_ms", as_.bare),
     "E2EL p95, ms": ("p95_e2el_ms", as_.span),
+    "E2EL p95 over alone": ("e2el_over_alone", as_.num),
     "answered": ("answered_share", as_.share),
     "goodput": ("request_goodput", as_.bare),
 }
