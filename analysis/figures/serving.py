@@ -91,13 +91,14 @@ def _against_training(
     axes.set_xlim(0, 1.2 * rows[["value", "high"]].max(axis=None))
     axes.set_ylim(bottom=0)
     title = f"Training against {across}"
+    # What was measured once, or on few hosts, has no interval, and decides nothing.
+    decided = rows[~rows["spread"].isin([table.NONE, table.RANGE])]
     if rows["bound"].notna().any():
         known = "Undecided whether a method keeps"
-        measured = rows.dropna(subset="low")  # more than once, or there is no interval
-        if len(measured) and (measured["low"] > measured["bound"]).all():
+        if len(decided) and (decided["low"] > decided["bound"]).all():
             known = "No method keeps"
         title = f"{known} {short} within {BOUND}× alone"
-    within = rows[rows["full"] & (rows["high"] <= rows["bound"])]
+    within = decided[decided["full"] & (decided["high"] <= decided["bound"])]
     kept = (within["y_low"] / within["most"]).dropna()
     if len(kept):
         best = within.loc[kept.idxmax()]
