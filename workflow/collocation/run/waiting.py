@@ -105,10 +105,10 @@ class Patience:
         Another cell ends some time, and is waited for. A process that a cell left behind, which the
         holder's words tell, may never end, nor one that somebody stopped.
         """
-        self.check()
         if holder != self.said:
             self.said = holder
             self.display.say(f"waiting for {self._held(holder)}")
+        self.check()
         self.display.show(lambda: f"waiting for {self._held(holder)}")
         pid, now = holder.get("pid"), time.monotonic()
         if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
