@@ -194,8 +194,11 @@ class Server:
                 return events + self._lose(member)
             *lines, member.rest = (member.rest + data).split(b"\n")
             for line in lines:
-                with contextlib.suppress(ValueError):  # a member may have died in mid-line
-                    events.append(self._see(member, json.loads(line)))
+                try:
+                    event = json.loads(line)
+                except ValueError:  # the member died in mid-line
+                    continue
+                events.append(self._see(member, event))
         return events
 
     def _lose(self, member: Tracked) -> list[dict]:

@@ -25,7 +25,13 @@ from workflow.collocation.process_lifetime import defer_signals
 from workflow.collocation.sharing import evidence
 from workflow.collocation.sharing import mig_nvml as nvml
 from workflow.collocation.sharing.base import Method, register
-from workflow.collocation.sharing.evidence import NotInForce, Report, called, require_free
+from workflow.collocation.sharing.evidence import (
+    NotInForce,
+    Report,
+    Unsupported,
+    called,
+    require_free,
+)
 from workflow.collocation.sharing.mig_layout import Layout, Part, Place, plan
 from workflow.collocation.sharing.mig_nvml import Compute, Instance, State
 
@@ -74,7 +80,7 @@ class Mig(Method):
     def witness(self, reports: dict[int, Report]) -> dict:
         self.names = self.names.union(*map(evidence.processes_of, reports.values()))
         there = nvml.state(self.device)
-        if matching(self.layout, there) != self.parts:
+        if _named(matching(self.layout, there) or []) != _named(self.parts):
             raise NotInForce(
                 f"MIG: {self.layout} was applied on {self.device.name}, and somebody has changed "
                 f"that: there is {there}"
@@ -153,9 +159,13 @@ def matching(layout: Layout, there: State) -> list[Instance] | None:
     return None if left else found
 
 
+def _named(parts: list[Instance]) -> list[tuple[int, list[str]]]:
+    return [(one.id, [compute.uuid for compute in one.compute]) for one in parts]
+
+
 def _is(part: Part, one: Instance) -> bool:
     planned = part.profile.sm_count if part.whole else None
-    alike = (one.part.profile, one.part.compute) == (part.profile, part.compute)
+    alike = (one.part.profile.id, one.part.compute) == (part.profile.id, part.compute)
     return alike and all(planned in (None, compute.sm_count) for compute in one.compute)
 
 
@@ -223,7 +233,7 @@ def _remove(device: Device, made: list[Place]) -> None:
                 if one.part.place in made:
                     nvml.destroy(device, one)
             return note_path(device).unlink()
-        except NotInForce as error:
+        except (NotInForce, Unsupported) as error:
             problem = str(error)
     raise NotInForce(
         f"MIG: instances that were made on {device.name} could not be removed: {problem}; "

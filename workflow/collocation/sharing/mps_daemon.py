@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -116,20 +115,24 @@ def _start(daemon: Daemon) -> subprocess.Popen:
         raise NotInForce(f"MPS: {daemon.pipe} is too long for a socket; set TMPDIR to a short path")
     # A limit in the user's shell would silently hold for every client.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    parent = os.getpid()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = max(soft, min(hard, OPEN_FILES))
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+        end_with_parent(parent)
+
     with (daemon.logs / "daemon.log").open("ab") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [CONTROL, "-f"],  # -d would leave our process tree
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env=inherited | daemon.environment,
             process_group=0,  # a terminal's Ctrl-C is for the conductor to handle
-            preexec_fn=partial(end_with_parent, os.getpid()),
+            preexec_fn=prepare,
         )
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = max(soft, min(hard, OPEN_FILES)), hard
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)  # and of its server, which follows
-    return process
 
 
 def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:

@@ -90,8 +90,9 @@ class CellSpec(Strict):
     def to_json(self) -> dict:
         """As it stands in run.json."""
         members = [member.to_json() for member in self.members]
-        flat = self.model_dump(exclude={"members", "measure"})
-        return {"members": members, "measure": self.measure.to_json(), **flat}
+        flat = self.model_dump(exclude={"members", "measure", "datasets"})
+        sizes = {n: of.model_dump(exclude_none=True) for n, of in self.datasets.items()}
+        return {"members": members, "measure": self.measure.to_json(), "datasets": sizes, **flat}
 
     @property
     def digest(self) -> str:

@@ -78,7 +78,9 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
         # '[key]' marks a complaint about a mapping's key, not its value.
         where = ".".join(str(part) for part in (key, *error["loc"]) if part not in ("", "[key]"))
         said = error["msg"].removeprefix("Value error, ")
-        if error["type"] not in ("missing", "value_error"):
+        if error["type"] == "model_type" and not error["loc"]:
+            said = f"has no keys; allowed: {', '.join(model.model_fields)}"
+        elif error["type"] not in ("missing", "value_error"):
             said += f", got {reprlib.repr(error['input'])}"
         said = ": ".join(filter(None, (source, where, said)))
         raise ConfigError(said + (f" (and {len(more)} more)" if more else "")) from None

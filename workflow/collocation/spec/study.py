@@ -4,6 +4,7 @@ load.py reads the files into them; config/README.md says what each key means.
 """
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -229,7 +230,15 @@ class Sampling(Strict):
 
 Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
 Gpu = StrictStr | StrictInt
-Time = Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smh]$")]  # with a unit: 25 of what?
+
+
+def _with_unit(time: object) -> object:
+    if not re.fullmatch(r"\d+(\.\d+)?\s*[smh]", str(time)):  # 25 of what?
+        raise ValueError(f"give a time such as 90s, 25m or 2h, not {time}")
+    return time
+
+
+Time = Annotated[str, BeforeValidator(_with_unit)]
 # Snakemake would read braces in another way than we do, and Arrow a colon.
 Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
