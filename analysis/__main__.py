@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from analysis.files import printable
+from workflow.collocation.spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--run", default="", metavar="COMMAND", help="of one job, as in a shell")
     add("--job", default="", help="a workload of config/workloads.yaml")
     add("--model", default="", help="one of timm's")
-    add("--batch", default=1, type=int, help="samples of a step")
+    add("--batch", type=int, help="samples of a step (1; of MODEL 32)")
     add("--size", default=224, type=int, metavar="PIXELS", help="of a model's images")
     add("--directory", default=".", metavar="FOLDER", help="where the command runs")
     add("--steps", default="", metavar="PATTERN", help="of its output, for a job without torch")
@@ -102,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         given = _parser().parse_args(argv)
         text = import_module(f"analysis.{MODULES.get(given.command, given.command)}").run(given)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ConfigError) as error:
         lines = map(printable, str(error).split("\n"))
         sys.stderr.write("\n".join(lines) + "\n")
         return 1

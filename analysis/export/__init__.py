@@ -124,6 +124,7 @@ def _told(row: pd.Series, names: tuple[str, ...]) -> dict[str, str]:
 
 def run(given: Namespace) -> str:
     """The command: how many cells were exported, how many were there, and where that is."""
+    found = cells(given.folder)
     module, package = TARGETS[given.to]
     os.environ.update(MLFLOW | os.environ)
     try:
@@ -131,6 +132,5 @@ def run(given: Namespace) -> str:
     except ModuleNotFoundError as error:
         what = f"{sys.executable} -m pip install -c envs/constraints.txt {package}"
         raise ValueError(f"TO={given.to}: {error}: {what}") from None
-    found = cells(given.folder)
     new, where = target.write(found, given.folder.resolve(), given.to)
     return f"{new} cells exported, {len(found) - new} were there: {where}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import allowed, not_allowed
-from workflow.collocation.spec.load import load_workloads
+from workflow.collocation.spec.load import check, load_workloads
 from workflow.collocation.spec.study import seconds
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
@@ -71,6 +71,10 @@ def read(given: Namespace) -> Request:
         raise ValueError(
             'say one of RUN="python train.py", JOB=name of the catalogue, MODEL=resnet50'
         )
+    least = {"batch": 1, "slowdown": 1, "memory": 0}
+    for name, value in ((name, getattr(given, name)) for name in least):
+        if value is not None and value < least[name]:
+            raise ValueError(f"{name.upper()}={value:g}: allowed: {least[name]} or more")
     if not 2 <= given.most <= 48:
         raise ValueError(f"MAX={given.most}: allowed: 2 to 48 jobs")
     make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]
@@ -94,11 +98,12 @@ def _script(given: Namespace) -> dict:
         words = checked = ["bash", "-c", given.run]
     else:
         words, checked = [_program(typed[0], directory), *typed[1:]], typed
-    entry = {"kind": "command", "run": words, "folder": str(directory), "batch_size": given.batch}
+    entry = {"kind": "command", "run": words, "folder": str(directory)}
+    entry |= {"batch_size": given.batch or 1}
     entry |= {"steps": given.steps} if given.steps else {}
     entry |= {"first_step_s": given.first_step} if given.first_step else {}
     entry["environment"] = _environment()
-    if said := CommandWorkload(**entry | {"run": checked}).missing:
+    if said := check(CommandWorkload, entry | {"run": checked}, "RUN").missing:
         raise ValueError(f"RUN: {' '.join(said.values())}")
     files = [word for word in typed if re.search(r"\w\.(py|sh)$", word)]
     name = files[0] if files else words[0]
@@ -144,7 +149,7 @@ def _of_timm(given: Namespace) -> dict:
     size = given.size
     dataset = next((name for most, name in IMAGES.items() if size <= most), "imagenet")
     entry = {"kind": "vision", "model": given.model, "dataset": dataset, "input_size": size}
-    entry |= {"batch_size": given.batch if given.batch > 1 else 32}
+    entry |= {"batch_size": given.batch or 32}
     title = f"{given.model}, batch {entry['batch_size']}, {size} pixels"
     return {"job": _name(f"{given.model}_b{entry['batch_size']}"), "title": title, "entry": entry}
 
