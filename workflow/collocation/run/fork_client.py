@@ -194,6 +194,8 @@ class Server:
                 return events + self._lose(member)
             *lines, member.rest = (member.rest + data).split(b"\n")
             for line in lines:
+                if member.gone:  # one on a stream says so itself; that of its process follows
+                    break
                 try:
                     event = json.loads(line)
                 except ValueError:  # the member died in mid-line
