@@ -176,7 +176,7 @@ def test_a_budget_that_is_over_sooner_than_planned_puts_the_rest_off(studio, mon
     studio.write_study("drill", study(ladders=alone("plain"), replicates=2))
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(studio.locks))
     with device_lock("cpu", {"pid": 1}, pytest.fail):
-        over = studio.snakemake("--until", "merge", config={"budget": "4s"})
+        over = studio.snakemake("--until", "merge", config={"budget": "10s"})
     assert "waiting for the CPU, held by pid 1" in over.output
     assert over.code == 0 and "postponed: the time budget is used up" in over.output, over.output
     assert "1 cells are left for later (budget)" in over.output
