@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -70,16 +71,25 @@ def watched_s(blocks: int) -> float:
     return len(watching.ORDER) * watching.SEGMENT_S * (blocks + 1)
 
 
-def profiled(cell: Cell, device, blocks: int) -> dict:
-    """What torch.profiler costs the cell's job, which is a CUDA graph."""
-    from bench.profiler import measure
-
-    dataset = {"dataset": cell.spec.members[0].job.dataset, "path": ""}  # images are random
+@contextmanager
+def graph_alone(cell: Cell, device) -> Iterator[dict]:
+    """The spec of the only member of a cell, on whose GPU nobody else is; images are random."""
+    dataset = {"dataset": cell.spec.members[0].job.dataset, "path": ""}
     with (
         tempfile.TemporaryDirectory() as name,
         entered(cell, dataset, device, Path(name)) as (_, [spec]),
     ):
-        return watching.told(*measure(spec, device.uuid, watching.ORDER, blocks))
+        yield spec
+
+
+def profiled(cell: Cell, device, blocks: int) -> dict:
+    """What torch.profiler costs the cell's job, which is a CUDA graph."""
+    from bench.graphed import in_fresh_process
+    from bench.profiler import job
+
+    with graph_alone(cell, device) as spec:
+        about = (spec, device.uuid, watching.ORDER, blocks)
+        return watching.told(*in_fresh_process(job, *about))
 
 
 def watched(cell: Cell, ready: Path, device, blocks: int) -> Iterator[tuple[str, dict]]:
@@ -110,10 +120,8 @@ def graph_speeds(devices: list, rounds: int, output: Path) -> None:
     from bench.graph_speeds import measure
 
     cell, (gpu, other, *_) = cell_of(GRAPH, 1.0), [*(each.uuid for each in devices), "-1"]
-    dataset = {"dataset": cell.spec.members[0].job.dataset, "path": ""}
-    with tempfile.TemporaryDirectory() as name:
-        with entered(cell, dataset, devices[0], Path(name)) as (_, [spec]):
-            measure(spec, gpu, other, rounds, output)
+    with graph_alone(cell, devices[0]) as spec:
+        measure(spec, gpu, other, rounds, output)
 
 
 def main(argv: list[str] | None = None) -> int:

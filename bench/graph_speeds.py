@@ -11,9 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +19,7 @@ import pynvml
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from models.graph import GraphedStep
-from models.inputs import ResidentImages
-from models.jobs.vision import VisionJob
-from models.process import set_up
+from bench.graphed import READY, graphed, in_fresh_process
 
 OPEN = """import ctypes, sys
 cuda, made = ctypes.CDLL("libcuda.so.1"), ctypes.byref(ctypes.c_void_p())
@@ -47,15 +41,11 @@ def run(spec: dict, condition: str, gpu: str, other: str, profiled: bool) -> lis
     os.environ |= {"CUDA_MODULE_LOADING": loading, "TEARDOWN_CUPTI": "0"} | spec["environment"]
     pynvml.nvmlInit()
     card = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-    device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
-    images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)
-    arrays = {"images": images, "labels": labels}
-    graph = GraphedStep(VisionJob(spec, device), ResidentImages(arrays, spec, device), device)
+    launch = graphed(spec)
 
     def steps(n: int) -> dict:
         began = time.monotonic()
-        for _ in range(n):
-            graph.step(graph.batch(next(numbers)))
+        launch(n)
         clock = pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM)
         torch.cuda.synchronize()
         return {"rate": n / (time.monotonic() - began), "mhz": clock}
@@ -73,7 +63,7 @@ def run(spec: dict, condition: str, gpu: str, other: str, profiled: bool) -> lis
 
     if profiled:
         kernels(1)  # kernels of a graph that was captured before the profiler began may not show
-    steps(graph.first_steps + 200)
+    steps(READY)
     rows, first = [], {f"before_{name}": value for name, value in measured().items()}
     for event in events:
         if event == "module":
@@ -110,11 +100,10 @@ def measure(spec: dict, gpu: str, other: str, rounds: int, output: Path) -> None
     rows = []
     for number in range(rounds + 1):
         for condition in CONDITIONS[:: 1 - 2 * (number % 2)]:
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                told = (spec, condition, gpu, other, number == rounds)
-                try:
-                    rows += pool.submit(run, *told).result()
-                except Exception as error:  # the other runs are made all the same
-                    print(f"{condition}: {error}", file=sys.stderr)
+            told = (spec, condition, gpu, other, number == rounds)
+            try:
+                rows += in_fresh_process(run, *told)
+            except Exception as error:  # the other runs are made all the same
+                print(f"{condition}: {error}", file=sys.stderr)
             output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     print(table(rows).to_string()) if rows else sys.exit("no run succeeded")

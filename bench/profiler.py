@@ -7,40 +7,16 @@ half of the segments it is seen; what the profiler does with what it saw lies ou
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from itertools import count
-from multiprocessing import get_context
 
 import numpy as np
-import pynvml
 import torch
 from torch.profiler import profile
 
-from models.graph import GraphedStep
-from models.inputs import ResidentImages
-from models.jobs.vision import VisionJob
-from models.process import set_up
+from bench.graphed import READY, graphed
+from bench.watching import energy_of
 
 SEGMENT_S = 3.0  # some 500,000 kernels
-
-
-def graphed(spec: dict) -> Callable[[int], None]:
-    """A function that trains so many steps of this spec, as a CUDA graph on random images, and
-    waits for them.
-    """
-    device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
-    images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)
-    arrays = {"images": images, "labels": labels}
-    graph = GraphedStep(VisionJob(spec, device), ResidentImages(arrays, spec, device), device)
-
-    def steps(n: int) -> None:
-        for _ in range(n):
-            graph.step(graph.batch(next(numbers)))
-        torch.cuda.synchronize()
-
-    steps(graph.first_steps + 200)
-    return steps
 
 
 def segment(steps: Callable[[int], None], joules: Callable[[], float]) -> tuple[float, float]:
@@ -73,13 +49,11 @@ def ratios(
 def job(spec: dict, gpu: str, order: tuple, blocks: int) -> tuple[list[float], list[float]]:
     """`ratios` of the job of this spec of a member on the GPU of this UUID."""
     os.environ.update({k: v for k, v in spec["environment"].items() if v is not None})
-    pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-    joules = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3  # noqa: E731
-    return ratios(graphed(spec), joules, order, blocks)
+    launch = graphed(spec)
 
+    def steps(n: int) -> None:
+        launch(n)
+        torch.cuda.synchronize()
 
-def measure(*about) -> tuple[list[float], list[float]]:
-    """`job` in a fresh process."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(job, *about).result()
+    steps(READY)
+    return ratios(steps, energy_of(gpu), order, blocks)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -60,10 +61,8 @@ def cost(cell: Cell, ready: Path, device, command: list[str] | None) -> dict | N
     source = {"telemetry": {"source": "off"}} if command else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        conductor, log = (
-            started(cell, ready, device, folder, **source),
-            folder / "log/conductor.log",
-        )
+        conductor = started(cell, ready, device, folder, **source)
+        log = folder / "log/conductor.log"
         while conductor.poll() is None and not (
             log.exists() and "started:" in log.read_text("utf-8")
         ):
@@ -81,15 +80,18 @@ def told(rates: list[float], powers: list[float]) -> dict:
     return {"throughput": change(rates), "power": change(powers), "blocks": len(rates)}
 
 
+def energy_of(gpu: str) -> Callable[[], float]:
+    """A function that reads the energy counter (J) of the GPU of this UUID."""
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3
+
+
 def followed(conductor: subprocess.Popen, command: list[str] | None, device) -> list[tuple] | None:
     """The segments until the cell ends: state, from when to when (ns), joules or None. None where
     the watcher ended by itself.
     """
-    read, segments = lambda: None, []
-    if device:
-        pynvml.nvmlInit()
-        card = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3  # noqa: E731
+    read, segments = energy_of(device.uuid) if device else lambda: None, []
     with suppress(psutil.NoSuchProcess):  # the cell's own ends before the conductor does
         children = psutil.Process(conductor.pid).children()
         sampler = None if command else next(c for c in children if SAMPLER in c.cmdline())

@@ -1,0 +1,35 @@
+"""A training step as a CUDA graph on random images, in a process of its own."""
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count
+from multiprocessing import get_context
+
+import numpy as np
+
+from models.graph import FIRST_STEPS, GraphedStep
+from models.inputs import ResidentImages
+from models.jobs.vision import VisionJob
+from models.process import set_up
+
+READY = FIRST_STEPS + 200  # steps after which a rate may be taken
+
+
+def graphed(spec: dict) -> Callable[[int], None]:
+    """A function that launches so many steps of a member of this spec, in whose first it captures."""
+    device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
+    images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)
+    arrays = {"images": images, "labels": labels}
+    graph = GraphedStep(VisionJob(spec, device), ResidentImages(arrays, spec, device), device)
+
+    def launch(n: int) -> None:
+        for _ in range(n):
+            graph.step(graph.batch(next(numbers)))
+
+    return launch
+
+
+def in_fresh_process(function: Callable, *about):
+    """What it returns, called in a process that has not touched CUDA."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *about).result()
