@@ -41,9 +41,6 @@ PLAIN = (ALONE, "naive", STREAMS)  # conditions whose members are no clients of 
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 
-# What a formula begins with in a spreadsheet.
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠")  # in wide letters, too
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -169,8 +166,3 @@ def method_order(method: str) -> tuple[int, str]:
         return METHODS.index(method), ""
     own = [place for place, known in enumerate(METHODS) if family_of(known) == family_of(method)]
     return max(own, default=len(METHODS)), method
-
-
-def no_formula(text: str) -> str:
-    """The text of a cell of a CSV, so that no spreadsheet takes it for a formula."""
-    return f"'{text}" if text[:1] in FORMULA else text
