@@ -16,7 +16,7 @@ from pathlib import Path
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import allowed, not_allowed
 from workflow.collocation.spec.load import check, load_workloads
-from workflow.collocation.spec.study import seconds
+from workflow.collocation.spec.study import seconds, with_unit
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
 MOST = 8  # jobs, unless MAX says otherwise
@@ -79,9 +79,9 @@ def read(given: Namespace) -> Request:
         raise ValueError(f"MAX={given.most}: allowed: 2 to 48 jobs")
     make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]
     try:
-        budget_s = seconds(given.budget) if given.budget else BUDGET_S
-    except (KeyError, ValueError):
-        raise ValueError(f"BUDGET={given.budget}: give a time such as 90s, 3m or 1h") from None
+        budget_s = seconds(with_unit(given.budget)) if given.budget else BUDGET_S
+    except ValueError as error:
+        raise ValueError(f"BUDGET={given.budget}: {error}") from None
     bounds = {"most": given.most, "slowdown": given.slowdown, "memory_gb": given.memory}
     return Request(**make(given), **bounds, budget_s=budget_s, verify=given.verify)
 

@@ -232,13 +232,14 @@ Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
 Gpu = StrictStr | StrictInt
 
 
-def _with_unit(time: object) -> object:
+def with_unit(time: object) -> object:
+    """A time as `seconds` reads it. Raises ValueError for any other."""
     if not re.fullmatch(r"\d+(\.\d+)?\s*[smh]", str(time)):  # 25 of what?
-        raise ValueError(f"give a time such as 90s, 25m or 2h, not {time}")
+        raise ValueError(f"give a time such as 90s, 3m or 2h, not {time}")
     return time
 
 
-Time = Annotated[str, BeforeValidator(_with_unit)]
+Time = Annotated[str, BeforeValidator(with_unit)]
 # Snakemake would read braces in another way than we do, and Arrow a colon.
 Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
