@@ -58,6 +58,11 @@ class Numbers:
             raise ValueError(f"no number of {self.name} has the id {of!r}")
         return estimates.at(self.estimates, of)
 
+    def between(self, quantity: str, **where: str) -> str:
+        """The lowest and the highest of a quantity's numbers of several jobs."""
+        found = estimates.of(self.estimates, quantity, **{"window": ""} | where)
+        return labels.range_of(found[found["jobs"] > 1]["value"])
+
 
 class Study(Numbers):
     """What pages are made of: a study's estimates, its claims as judged, its advice."""
@@ -90,11 +95,6 @@ class Study(Numbers):
             """It spells a row, or the number of an id."""
             return lambda e: spell(self.number(e) if isinstance(e, str) else e)
 
-        def between(quantity: str, **where: str) -> str:
-            """The lowest and the highest of a quantity's numbers of several jobs."""
-            found = estimates.of(self.estimates, quantity, **{"window": ""} | where)
-            return labels.range_of(found[found["jobs"] > 1]["value"])
-
         def by_host(of: str) -> str:
             """A number with the lowest and the highest host's: `4.98 (4.20 to 6.35)`."""
             e = self.number(of)
@@ -118,7 +118,7 @@ class Study(Numbers):
             "get": get,
             "of": partial(estimates.of, self.estimates),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
-            "between": between,
+            "between": self.between,
             "by_host": by_host,
             "predictor": predict.constants(),
             "count": lambda name: spelling.count(get("count", name=name)),
