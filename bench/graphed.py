@@ -16,7 +16,7 @@ READY = FIRST_STEPS + 200  # steps after which a rate may be taken
 
 
 def graphed(spec: dict) -> Callable[[int], None]:
-    """A function that launches so many steps of a member of this spec, in whose first it captures."""
+    """A function that launches so many steps of this spec of a member; it captures in the first."""
     device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
     images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)
     arrays = {"images": images, "labels": labels}
