@@ -80,7 +80,8 @@ def job(workload: str, implementation_name: str = PAPER_IMPLEMENTATION) -> str:
     if label := next((label for label in _MODELS if words[0].startswith(label.lower())), ""):
         sizes = "".join(f"-{word.upper()}" for word in words[1:])
         text = label + words[0][len(label) :] + sizes
-    return f"{text} b{batch}" + (f", {more.replace('_', ' ')}" if more else "")
+    more = (more or "").replace("_", " ").replace("lora", "LoRA")
+    return f"{text} b{batch}" + f", {more}" * bool(more)
 
 
 def scenario(identity: str, count: bool = True) -> str:

@@ -65,29 +65,39 @@ def _against_training(
         shares = [
             table.get(estimates, "answered_share", **at) for at in (alone, where | {"job": e.job})
         ]
-        about = {"y": rate.value, "y_low": rate.low, "y_high": rate.high}
+        about = {"trained": trained, "y": rate.value, "y_low": rate.low, "y_high": rate.high}
         about |= {"bound": BOUND * least.value if least else None, "most": best and best.value}
         about["full"] = all(share.value >= ENOUGH for share in shares if share)
         found.append(e._asdict() | about)
     if not found:
         return None
     rows = pd.DataFrame(found).astype({"bound": float, "most": float})
-    drawn, axes = style.panel(2.8)
+    usual, servers = rows["trained"].mode()[0], rows["job"].nunique() > 1
+    drawn, axes = style.panel(3.6)
     for e in rows.itertuples():
         color = style.look(e.method)["color"]
         fill = color if e.full else "white"
         axes.hlines(e.y, e.low, e.high, color=color, linewidth=0.8)
         axes.vlines(e.value, e.y_low, e.y_high, color=color, linewidth=0.8)
         axes.plot(e.value, e.y, **style.look(e.method), markerfacecolor=fill, linestyle="")
-        said = f"{labels.job(e.job)}, " * (rows["job"].nunique() > 1) + labels.method(e.method)
-        said += " †" * (flags.LOSSES_DIFFER in flags.split(e.flags))
-        style.end(axes, e.value, e.y, said, color)
+        if servers:
+            rate = labels.job(e.job).removeprefix("server, ").removesuffix(" requests/s")
+            where = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(rate, (e.value, e.y), **where, color=color, size=style.SMALL)
+    for (method, trained), points in rows.groupby(["method", "trained"], sort=False):
+        color = style.look(method)["color"]
+        axes.plot(points["value"], points["y"], color=style.PALE, linewidth=0.8, zorder=1)
+        said = labels.method(method) + f", {labels.job(trained)}" * (trained != usual)
+        differ = any(flags.LOSSES_DIFFER in flags.split(told) for told in points["flags"])
+        last = points.loc[points["value"].idxmax()]
+        style.end(axes, last["value"], last["y"], said + " †" * differ, color)
     for bound in rows["bound"].dropna().unique():
         axes.axvline(bound, color=style.PALE, linewidth=0.8, linestyle="--")
     for most in rows["most"].dropna().unique():
         axes.axhline(most, color=style.PALE, linewidth=0.8, linestyle=":")
-    axes.set_xlabel(f"{across}, ms")
-    axes.set_ylabel("training, samples/s")
+    axes.set_xlabel(f"{across}, ms" + " (numbers: requests/s)" * servers)
+    others = ", if no other is named" * (rows["trained"].nunique() > 1)
+    axes.set_ylabel(f"{labels.job(usual)}{others}, samples/s")
     axes.set_xlim(0, 1.2 * rows[["value", "high"]].max(axis=None))
     axes.set_ylim(bottom=0)
     title = f"Training against {across}"
