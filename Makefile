@@ -28,6 +28,9 @@
 #            BATCH, SIZE, SLOWDOWN, MEMORY, MAX, VERIFY, JSON, ADVICE, SYSTEM, JOBS, METHOD, CORES, PYTHON, VENV.
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
+KNOWN := STUDY BUDGET GPUS CONFIG A B FROM OUT ID BENCH TO RUN FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN MEMORY MAX VERIFY JSON ADVICE SYSTEM JOBS METHOD CORES PYTHON VENV ALL WHEEL_PYTHON WHEEL_PLATFORM
+$(foreach v,$(filter-out $(KNOWN),$(.VARIABLES)),$(if $(filter command,$(origin $v)),$(error $v: unknown variable; allowed: $(KNOWN))))
+
 PYTHON ?= python3
 VENV ?= .venv
 STUDY ?= auto
@@ -97,7 +100,8 @@ export RUN
 unexport STUDY GPUS CONFIG FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN MEMORY MAX BUDGET VERIFY JSON
 ifeq ($(STUDY),auto)
 advise: $(TRAIN)
-	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(JSON),--json)
+	$(foreach v,VERIFY JSON,$(if $(filter-out 0 1,$($v)),$(error $v=$($v): allowed: 0, 1)))
+	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(filter 1,$(JSON)),--json)
 else
 advise: $(BASE)
 	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
@@ -118,7 +122,7 @@ export: $(BASE)
 	@$(call named)
 	@$(PY) -m analysis export --folder $(RESULTS)/$(STUDY) --to '$(TO)'
 
-named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME" >&2; exit 2)
+named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME$(if $(filter explain,$@), ID=... (an id of the study's estimates.csv))" >&2; exit 2)
 
 plan: $(BASE)
 	@$(QUIET) workflow.collocation.plan.show --config $(SETTINGS) $(if $(GPUS),--gpus $(MANY))

@@ -149,6 +149,21 @@ def test_make_plan_says_what_fits_a_budget(studio):
     assert made.stdout.count("won't fit") == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (["advise", "JOB=x", "SLOWDONW=2"], "SLOWDONW"),
+        (["advise", "JOB=x", "VERIFY=no"], "VERIFY=no"),
+        (["explain", "ID=stp:x"], "STUDY"),
+    ],
+)
+def test_make_refuses_what_it_does_not_know(asked, named):
+    command = ["make", "-C", str(REPOSITORY), f"PYTHON={sys.executable}", "VENV=", *asked]
+    made = subprocess.run(command, capture_output=True, text=True)
+    assert (made.returncode, made.stdout.count("Traceback")) == (2, 0)
+    assert named in made.stderr
+
+
 # -- runs that do not go to the end ----------------------------------------------------------------
 
 
