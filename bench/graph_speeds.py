@@ -37,11 +37,10 @@ PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry one() { r
 
 def run(spec: dict, condition: str, gpu: str, other: str, profiled: bool) -> list[dict]:
     """One process: for each event what is measured before the first, and after it."""
-    loading, *events = condition.split()  # CUDA reads the environment when it is initialised
-    os.environ |= {"CUDA_MODULE_LOADING": loading, "TEARDOWN_CUPTI": "0"} | spec["environment"]
+    loading, *events = condition.split()
     pynvml.nvmlInit()
     card = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-    launch = graphed(spec)
+    launch = graphed(spec, CUDA_MODULE_LOADING=loading, TEARDOWN_CUPTI="0")
 
     def steps(n: int) -> dict:
         began = time.monotonic()

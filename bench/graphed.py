@@ -1,5 +1,6 @@
 """A training step as a CUDA graph on random images, in a process of its own."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
@@ -15,8 +16,13 @@ from models.process import set_up
 READY = FIRST_STEPS + 200  # steps after which a rate may be taken
 
 
-def graphed(spec: dict) -> Callable[[int], None]:
-    """A function that launches so many steps of this spec of a member; it captures in the first."""
+def graphed(spec: dict, **variables: str) -> Callable[[int], None]:
+    """A function that launches so many steps of this spec of a member; it captures in the first.
+
+    variables: of the environment, which CUDA reads when it is initialised, so here.
+    """
+    given = {name: value for name, value in spec["environment"].items() if value is not None}
+    os.environ.update(variables | given)
     device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
     images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)
     arrays = {"images": images, "labels": labels}

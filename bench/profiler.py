@@ -4,7 +4,6 @@ It runs within the job, so the job is a process of ours that replays a captured 
 half of the segments it is seen; what the profiler does with what it saw lies outside of them.
 """
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -48,7 +47,6 @@ def ratios(
 
 def job(spec: dict, gpu: str, order: tuple, blocks: int) -> tuple[list[float], list[float]]:
     """`ratios` of the job of this spec of a member on the GPU of this UUID."""
-    os.environ.update({k: v for k, v in spec["environment"].items() if v is not None})
     launch = graphed(spec)
 
     def steps(n: int) -> None:
