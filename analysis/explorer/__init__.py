@@ -21,7 +21,8 @@ from analysis.quantities import QUANTITIES
 from workflow.collocation.spec.names import implementation_order, parse_scenario
 
 HERE = Path(__file__).parent
-SHOWN = ("stp", "rate", "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
+DELAYS = ("p99_tpot_ms", "p95_tpot_ms", "p95_e2el_ms")  # of the one job of a set that has any
+SHOWN = ("stp", "rate", *DELAYS, "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
 SHOWN += ("energy_per_sample",)
 FIRST = ("resnet26_cifar10_b128", "paper_step")  # README's first row: it is shown unasked
 
@@ -29,7 +30,8 @@ FIRST = ("resnet26_cifar10_b128", "paper_step")  # README's first row: it is sho
 def rows(found: pd.DataFrame) -> list[dict]:
     """What is drawn and listed: the numbers of every set, by job, implementation and quantity."""
     some = found[found["quantity"].isin(SHOWN) & (found["host"] == "") & (found["window"] == "")]
-    some = some[(some["source"] == estimates.MEASURED) & (some["job"] == "")]
+    some = some[some["source"] == estimates.MEASURED]
+    some = some[(some["job"] == "") | some["quantity"].isin(DELAYS)]
     some = some[some["value"].notna()]
     return [_row(e) for e in some.itertuples(index=False, name="Row")]
 
@@ -73,7 +75,7 @@ def data(folder: Path) -> dict:
     found = estimates.read(folder / "estimates.parquet")
     every = rows(found)
     named = {}
-    for job in (row["job"] for row in every if row["quantity"] in ("stp", "rate")):
+    for job in (row["job"] for row in every if row["quantity"] in ("stp", "rate", *DELAYS)):
         names, _, variant = job.partition("--")
         named[job] = " + ".join(map(labels.job, names.split("+"))) + f" ({variant})" * bool(variant)
     advised = [] if on_cpu(found) else advice.advise(found)
