@@ -10,6 +10,7 @@ from analysis import estimates as table
 from analysis.estimates import BOTH, CELL, INTERVAL, MEASURED, PREDICTION, RANGE, Row
 from analysis.gract_lines import AT
 from analysis.quantities import LOG, QUANTITIES
+from analysis.records import flags
 from workflow.collocation.spec.names import INTERLEAVED
 
 # What makes these numbers of their replicates; others are means of them.
@@ -45,7 +46,8 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
     value = "none" if math.isnan(e.value) else f"{e.value:.6g}"
     lines.append(f"  value {value} {e.unit}".rstrip() + _span(e))
     about = {"relative to": e.relative_to, "measured by:": _DESIGNS.get(e.design, "")}
-    about |= {"status:": e.status, "flags (docs/methods.md):": e.flags, "note:": e.note}
+    told = "; ".join(f"{flag} ({flags.meaning(flag)})" for flag in flags.split(e.flags))
+    about |= {"status:": e.status, "flags:": told, "note:": e.note}
     lines += [f"  {label} {text}" for label, text in about.items() if text]
     if e.source != MEASURED:
         return "\n".join([*lines, f"  reported by {e.source}, not measured here"])
