@@ -25,7 +25,8 @@ MEANINGS = {
     "stalled": "a job made no step for over a twentieth of the window",
     NO_SECOND_CONTEXT: "no other process opened CUDA: a graph alone may be up to 10 % too slow, "
     "gains over it too high",
-    "shared_gpu": "NVML listed another process on the GPU",
+    "shared_gpu": "NVML listed another process on the GPU; with several GPUs at work it can be a "
+    "job of the next one",
     "cores_shared": "members share CPUs",
     "hyperthreads_shared": "members share physical cores",
     "telemetry_incomplete": "telemetry incomplete",
