@@ -48,8 +48,10 @@ TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
 DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
+$(if $(CONFIG),$(if $(findstring =,$(CONFIG)),,$(error CONFIG=$(CONFIG): allowed: key=value)))
 RESULTS = $(patsubst results=%,%,$(or $(filter results=%,$(CONFIG)),results=results))
 MANY = $(GPUS:all=1000)
+$(if $(GPUS),$(if $(shell test $(MANY) -ge 1 2> /dev/null && echo 1),,$(error GPUS=$(GPUS): allowed: all, 1 or more)))
 BESIDE = $(if $(GPUS),--cores all --resources gpu=$(MANY))
 QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
@@ -104,6 +106,7 @@ advise: $(TRAIN)
 	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(filter 1,$(JSON)),--json)
 else
 advise: $(BASE)
+	$(foreach v,RUN MODEL BATCH SIZE FOLDER STEPS FIRST_STEP MAX BUDGET VERIFY JSON,$(if $($v),$(error $v: not with STUDY=$(STUDY), whose jobs were measured; allowed: JOB SLOWDOWN MEMORY)))
 	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
 endif
 

@@ -161,7 +161,8 @@ class Advice:
         if shared.undecided:
             return [f"Undecided: {shared.told}, which includes no gain. Measure more replicates."]
         if advised.n == 1:
-            return [f"Run one at a time: no set does a tenth more. The best is {shared.told}."]
+            told = "Run one at a time: that is within a tenth of the best set, "
+            return [f"{told}{shared.told}."]
         more = [f"The most throughput: {best.told}."] * (best != advised)
         return [f"Run {advised.told}.", *more]
 

@@ -1,6 +1,7 @@
 """What advice, claims and pages choose alike: what to call a set, and how far a study carries."""
 
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -88,3 +89,11 @@ def _times(e: Row) -> str:
     if e.low < e.high:
         return f"{e.low:.0f} to {e.high:.0f} times (median {e.value:g})"
     return "once" if e.value == 1 else f"{e.value:.0f} times"
+
+
+def bounded(given: Namespace, least: Mapping[str, float]) -> None:
+    """Raises ValueError where one of these arguments is below its least value."""
+    for name, low in least.items():
+        value = getattr(given, name)
+        if value is not None and value < low:
+            raise ValueError(f"{name.upper()}={value:g}: allowed: {low} or more")

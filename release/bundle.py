@@ -60,7 +60,7 @@ def artifact(study: Path, output: Path) -> int:
     """Write one archive of a sealed study and the code, or say why not; the exit code."""
     study = study.resolve()
     if not (study / MANIFEST).exists():
-        sys.exit(f"{study} is not sealed: make seal STUDY={study.name}")
+        sys.exit(manifest.unsealed(study))
     if verify.tell(study, verify.verified(study)):
         sys.exit(f"{study.name} does not verify; no archive was made")
     files = {name: (ROOT / name).read_bytes() for name in _code()}

@@ -135,3 +135,10 @@ def not_run(folder: Path, names: Iterable[str]) -> list[str]:
     return sorted(
         {cell["id"] for cell in read_json(folder / PLAN)} - {a.cell for a in attempts(names)}
     )
+
+
+def unsealed(study: Path) -> str:
+    """What is said of a study that has no lists of its files."""
+    if not study.is_dir():
+        return f"there is no study {study}"
+    return f"{study} is not sealed: make seal STUDY={study.name}"

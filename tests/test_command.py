@@ -154,7 +154,12 @@ def test_make_plan_says_what_fits_a_budget(studio):
     [
         (["advise", "JOB=x", "SLOWDONW=2"], "SLOWDONW"),
         (["advise", "JOB=x", "VERIFY=no"], "VERIFY=no"),
+        (["advise", "STUDY=ladder", "MAX=3"], "MAX"),
+        (["advise", "STUDY=ladder", "SLOWDOWN=-2"], "SLOWDOWN=-2"),
         (["explain", "ID=stp:x"], "STUDY"),
+        (["plan", "GPUS=two"], "GPUS=two"),
+        (["plan", "CONFIG=gpu"], "CONFIG=gpu"),
+        (["artifact", "STUDY=laddr"], "laddr"),
     ],
 )
 def test_make_refuses_what_it_does_not_know(asked, named):

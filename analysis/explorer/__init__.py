@@ -24,7 +24,10 @@ HERE = Path(__file__).parent
 DELAYS = ("p99_tpot_ms", "p95_tpot_ms", "p95_e2el_ms")  # of the one job of a set that has any
 SHOWN = ("stp", "rate", *DELAYS, "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
 SHOWN += ("energy_per_sample",)
-FIRST = ("resnet26_cifar10_b128", "paper_step")  # README's first row: it is shown unasked
+FIRST = (
+    "resnet26_cifar10_b128",
+    "paper_step",
+)  # README's first row: shown first where it has sets
 
 
 def rows(found: pd.DataFrame) -> list[dict]:
@@ -80,6 +83,12 @@ def data(folder: Path) -> dict:
         named[job] = " + ".join(map(labels.job, names.split("+"))) + f" ({variant})" * bool(variant)
     advised = [] if on_cpu(found) else advice.advise(found)
     titles = {name: QUANTITIES[name] for name in SHOWN}
+
+    def crowd(row: dict) -> tuple[bool, int]:
+        foremost = (row["job"], row["implementation"]) == FIRST
+        return foremost and row["jobs"] > 1, row["jobs"]
+
+    first = max(every, key=crowd, default={"job": FIRST[0], "implementation": FIRST[1]})
     return {
         "study": folder.resolve().name,
         "said": scope(found),
@@ -91,7 +100,7 @@ def data(folder: Path) -> dict:
         },
         "quantities": {n: q.title + (f", {q.unit}" if q.unit else "") for n, q in titles.items()},
         "meanings": {name: q.meaning for name, q in titles.items()},
-        "first": FIRST,
+        "first": [first["job"], first["implementation"]],
         "advice": {
             f"{a.job}/{a.implementation}": " ".join(a.sentences()) for a in advised if a.sets
         },

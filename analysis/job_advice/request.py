@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from analysis.choose import bounded
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import allowed, not_allowed
 from workflow.collocation.spec.load import check, load_workloads
@@ -71,10 +72,7 @@ def read(given: Namespace) -> Request:
         raise ValueError(
             'say one of RUN="python train.py", JOB=name of the catalogue, MODEL=resnet50'
         )
-    least = {"batch": 1, "slowdown": 1, "memory": 0}
-    for name, value in ((name, getattr(given, name)) for name in least):
-        if value is not None and value < least[name]:
-            raise ValueError(f"{name.upper()}={value:g}: allowed: {least[name]} or more")
+    bounded(given, {"batch": 1, "slowdown": 1, "memory": 0})
     if not 2 <= given.most <= 48:
         raise ValueError(f"MAX={given.most}: allowed: 2 to 48 jobs")
     make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]

@@ -29,7 +29,7 @@ MEANINGS = {
     "job of the next one",
     "cores_shared": "members share CPUs",
     "hyperthreads_shared": "members share physical cores",
-    "telemetry_incomplete": "readings are missing for a moment or more (run.json: telemetry, reason)",
+    "telemetry_incomplete": "readings are missing for a while (run.json: telemetry, reason)",
     "telemetry_disagrees": "two readings of an activity differ, or a share is above 1",
     "energy_disagrees": "the energy counter and integrated power differ",
 }
