@@ -17,6 +17,7 @@ import vl_convert
 from analysis import advice, estimates, labels
 from analysis.choose import on_cpu, scope
 from analysis.files import update
+from analysis.pages.spelling import how_many
 from analysis.quantities import QUANTITIES
 from workflow.collocation.spec.names import implementation_order, parse_scenario
 
@@ -52,7 +53,7 @@ def _row(e: estimates.Row) -> dict:
         "colour": labels.colour(e.method),
         "text": labels.span(e),
         "id": e.id,
-        "of": f"{e.n} replicates, {e.hosts} hosts",
+        "of": how_many(e),
         "value": float(f"{e.value:.6g}"),
         "low": float(f"{low:.6g}"),
         "high": float(f"{high:.6g}"),
