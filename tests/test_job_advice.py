@@ -258,6 +258,7 @@ def read(**given) -> Request:
         (["--run", "python train.py", "--steps", "iter (.d+"], "^RUN: steps: "),
         (["--run", "python train.py", "--first-step", "1m"], "^FIRST_STEP: .*'1m'"),
         (["--run", "python train.py", "--budget", "5"], "BUDGET=5: .*90s, 3m"),
+        (["--run", "python train.py", "--budget", "5s"], "BUDGET=5s: allowed: 60s or more"),
         (["--run", "python train.py", "--directory", "none"], "FOLDER=none: "),
         (["--run", "python trian.py"], "RUN: 'trian.py' is not in .*'train.py'"),
         (["--run", "python3 none.py --lr 1"], "RUN: 'none.py' is not in"),

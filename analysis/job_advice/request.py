@@ -21,7 +21,7 @@ from workflow.collocation.spec.study import seconds, with_unit
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
 MOST = 8  # jobs, unless MAX says otherwise
-BUDGET_S = 180.0
+BUDGET_S, LEAST_S = 180.0, 60.0
 CPU = "CPU"  # in an answer, in place of a card's name
 SHELL = re.compile(r"[|&;<>`$()*?]|(^|\s)~|^\w+=")  # a line that only a shell understands
 # Of the terminal and of make: another one asks the same question.
@@ -78,6 +78,8 @@ def read(given: Namespace) -> Request:
     make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]
     try:
         budget_s = seconds(with_unit(given.budget)) if given.budget else BUDGET_S
+        if budget_s < LEAST_S:
+            raise ValueError(f"allowed: {LEAST_S:g}s or more")
     except ValueError as error:
         raise ValueError(f"BUDGET={given.budget}: {error}") from None
     bounds = {"most": given.most, "slowdown": given.slowdown, "memory_gb": given.memory}
