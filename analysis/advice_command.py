@@ -38,5 +38,7 @@ def run(given: Namespace) -> str:
     found = advise(estimates, given.job, given.slowdown, given.memory)
     said = common(found)
     about = "All advice: " * bool(said) + " ".join(said)
+    short = contents.summary(found)
     head = (scope(estimates), LEGEND, unmeasured(estimates, found), about)
+    head += ("" if short.empty else tables.terminal(short),)
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])
