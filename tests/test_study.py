@@ -149,6 +149,8 @@ def test_a_study_or_a_file_that_is_not_there(tmp_path):
         ("a: \0", ["not valid YAML: "]),
         ("a: " + "[" * 20_000, [""]),
         ("", ["has no keys; allowed: description"]),
+        ("description: x\nmeasure: fast\n", ["measure: has no keys; allowed: kind, window_s"]),
+        ("description: x\nladders: 3\n", ["ladders: allowed: a list", "got 3"]),
     ],
 )
 def test_broken_yaml(load, text, words):
@@ -182,7 +184,7 @@ def test_words_of_a_script_are_as_they_are_written(load, tmp_path):
 
 
 COMMAND_MISTAKES = r"""
-run: python train.py | mine.run: | valid list
+run: python train.py | mine.run: | a list
 run: [] | mine.run: | at least 1 item
 steps: 'loss (' | mine.steps: give auto or a regular expression
 steps: hook | mine.steps: give auto, or a pattern

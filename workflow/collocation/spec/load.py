@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
-from workflow.collocation.spec.errors import ConfigError, allowed, not_allowed
+from workflow.collocation.spec.errors import ConfigError, Strict, allowed, not_allowed
 from workflow.collocation.spec.names import (
     COMPLETION,
     IMPLEMENTATIONS,
@@ -66,6 +66,10 @@ def read_yaml(path: Path):
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
+# What pydantic calls a valid dictionary, a valid list.
+SHAPES = {"dict_type": "keys with values, {a: 1, b: 2}", "list_type": "a list, [a, b]"}
+
+
 def check(model: type[BaseModel], value, source: str, key: str = ""):
     """`value` as `model`; `key` is where it stands in the file `source`.
 
@@ -78,8 +82,12 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
         # '[key]' marks a complaint about a mapping's key, not its value.
         where = ".".join(str(part) for part in (key, *error["loc"]) if part not in ("", "[key]"))
         said = error["msg"].removeprefix("Value error, ")
-        if error["type"] == "model_type" and not error["loc"]:
-            said = f"has no keys; allowed: {', '.join(model.model_fields)}"
+        if error["type"] == "model_type":
+            models = {each.__name__: each for each in Strict.__subclasses__()}
+            fields = models.get(error["ctx"]["class_name"], model).model_fields
+            said = f"has no keys; allowed: {', '.join(fields)}"
+        elif error["type"] in SHAPES:
+            said = f"allowed: {SHAPES[error['type']]}, got {reprlib.repr(error['input'])}"
         elif error["type"] not in ("missing", "value_error"):
             said += f", got {reprlib.repr(error['input'])}"
         said = ": ".join(filter(None, (source, where, said)))
@@ -91,7 +99,10 @@ def read_values(pairs: list[str]) -> dict:
     values = read_yaml(ROOT / "config" / "config.yaml") or {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        values[key] = yaml.safe_load(value)
+        try:
+            values[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"{CONFIG_SOURCE}: {pair}: a value that is no YAML") from None
     return values
 
 
