@@ -29,7 +29,7 @@
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 KNOWN := STUDY BUDGET GPUS CONFIG A B FROM OUT ID BENCH TO RUN FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN MEMORY MAX VERIFY JSON ADVICE SYSTEM JOBS METHOD CORES PYTHON VENV ALL WHEEL_PYTHON WHEEL_PLATFORM
-$(foreach v,$(filter-out $(KNOWN),$(.VARIABLES)),$(if $(filter command,$(origin $v)),$(error $v: unknown variable; allowed: $(KNOWN))))
+$(foreach v,$(filter-out $(KNOWN) SHELL MAKEFLAGS,$(.VARIABLES)),$(if $(filter command,$(origin $v)),$(error $v: unknown variable; allowed: $(KNOWN))))
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -48,10 +48,10 @@ TRAIN := $(if $(strip $(VENV)),$(VENV)/.train)
 DEV := $(if $(strip $(VENV)),$(VENV)/.dev)
 
 SETTINGS = $(strip study=$(STUDY) $(if $(BUDGET),budget=$(BUDGET)) $(CONFIG))
-$(if $(CONFIG),$(if $(findstring =,$(CONFIG)),,$(error CONFIG=$(CONFIG): allowed: key=value)))
+$(if $(filter command,$(origin CONFIG)),$(if $(findstring =,$(CONFIG)),,$(error CONFIG=$(CONFIG): allowed: key=value)))
 RESULTS = $(patsubst results=%,%,$(or $(filter results=%,$(CONFIG)),results=results))
 MANY = $(GPUS:all=1000)
-$(if $(GPUS),$(if $(shell test $(MANY) -ge 1 2> /dev/null && echo 1),,$(error GPUS=$(GPUS): allowed: all, 1 or more)))
+$(if $(filter command,$(origin GPUS)),$(if $(shell test '$(MANY)' -ge 1 2> /dev/null && echo 1),,$(error GPUS=$(GPUS): allowed: all, 1 or more)))
 BESIDE = $(if $(GPUS),--cores all --resources gpu=$(MANY))
 QUIET = $(PY) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
@@ -106,7 +106,7 @@ advise: $(TRAIN)
 	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(filter 1,$(JSON)),--json)
 else
 advise: $(BASE)
-	$(foreach v,RUN MODEL BATCH SIZE FOLDER STEPS FIRST_STEP MAX BUDGET VERIFY JSON,$(if $($v),$(error $v: not with STUDY=$(STUDY), whose jobs were measured; allowed: JOB SLOWDOWN MEMORY)))
+	$(foreach v,RUN MODEL BATCH SIZE FOLDER STEPS FIRST_STEP MAX BUDGET VERIFY JSON,$(if $($v),$(if $(filter environment,$(origin $v)),,$(error $v: not with STUDY=$(STUDY), whose jobs were measured; allowed: JOB SLOWDOWN MEMORY))))
 	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
 endif
 

@@ -160,6 +160,8 @@ class Advice:
             return [f"Only one at a time {known} the bounds; without them, {top.told}."]
         if shared.undecided:
             return [f"Undecided: {shared.told}, which includes no gain. Measure more replicates."]
+        if advised.n == 1 and shared.stp.value <= 1:
+            return [f"Run one at a time: no set does more. The best is {shared.told}."]
         if advised.n == 1:
             told = "Run one at a time: that is within a tenth of the best set, "
             return [f"{told}{shared.told}."]

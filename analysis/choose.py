@@ -95,5 +95,5 @@ def bounded(given: Namespace, least: Mapping[str, float]) -> None:
     """Raises ValueError where one of these arguments is below its least value."""
     for name, low in least.items():
         value = getattr(given, name)
-        if value is not None and value < low:
+        if value is not None and not value >= low:
             raise ValueError(f"{name.upper()}={value:g}: allowed: {low} or more")

@@ -23,7 +23,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     try:
         return pa.parquet.ParquetFile(path).read(columns, use_threads=False)
     except FileNotFoundError:
-        raise ValueError(f"there is no {path}: no such study, or nothing drawn of it") from None
+        raise ValueError(f"there is no {path}") from None
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is no table that can be read: {one_line(error)}") from error
 

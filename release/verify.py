@@ -48,7 +48,7 @@ class Line(NamedTuple):
 def verified(study: Path) -> list[Line]:
     """All that can be said of a study's folder. Never raises for what it holds."""
     study, lists = study.resolve(), f"{MANIFEST} and {RAW}"
-    if not (study / MANIFEST).exists():
+    if not any((study / name).exists() for name in (MANIFEST, RAW)):
         return [Line(lists, [manifest.unsealed(study)])]
     try:
         derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)

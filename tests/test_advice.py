@@ -114,6 +114,7 @@ def test_unknown_memory_is_no_broken_bound():
             option(3, [1.0, 1.03], 2.9),
             "within a tenth of the best set, 3",
         ),
+        (option(2, [0.6, 0.62], 3.3), "no set does more. The best is 2"),
         (option(2, [1.09, 1.08], 1.85), "slowdown of the slowest job 1.85"),
         (option(3, [1.5, 1.02, 1.4], 2.1), "Run 3 under MPS: throughput gain 1.40 (1.02 to 1.50)"),
         (option(3, [1.5], 2.1), "Measured on one host only."),

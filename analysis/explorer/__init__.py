@@ -89,7 +89,8 @@ def data(folder: Path) -> dict:
         foremost = (row["job"], row["implementation"]) == FIRST
         return foremost and row["jobs"] > 1, row["jobs"]
 
-    first = max(every, key=crowd, default={"job": FIRST[0], "implementation": FIRST[1]})
+    shown = [row for row in every if row["job"] in named]
+    first = max(shown, key=crowd, default={"job": FIRST[0], "implementation": FIRST[1]})
     return {
         "study": folder.resolve().name,
         "said": scope(found),

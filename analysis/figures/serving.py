@@ -72,6 +72,9 @@ def _against_training(
     if not found:
         return None
     rows = pd.DataFrame(found).astype({"bound": float, "most": float})
+    rows = rows.dropna(subset=["value", "y"]).sort_values("value")
+    if rows.empty:
+        return None
     usual, servers = rows["trained"].mode()[0], rows["job"].nunique() > 1
     drawn, axes = style.panel(3.6)
     for e in rows.itertuples():
@@ -84,7 +87,9 @@ def _against_training(
             rate = labels.job(e.job).removeprefix("server, ").removesuffix(" requests/s")
             where = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
             axes.annotate(rate, (e.value, e.y), **where, color=color, size=style.SMALL)
-    for (method, trained), points in rows.groupby(["method", "trained"], sort=False):
+    rates_apart = rows["job"].str.replace(r"\d+", "", regex=True)  # a server at several rates
+    by = ["implementation", "method", "trained", rates_apart]
+    for (_, method, trained, _), points in rows.groupby(by, sort=False):
         color = style.look(method)["color"]
         axes.plot(points["value"], points["y"], color=style.PALE, linewidth=0.8, zorder=1)
         said = labels.method(method) + f", {labels.job(trained)}" * (trained != usual)

@@ -1,12 +1,13 @@
 """For README and docs/results.md: how hosts differ, what a crowd gains, what watching costs."""
 
 import json
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import estimates as table
+from analysis.estimates import Row
 from analysis.figures import select
 from analysis.fit import UNSEEN
 from analysis.predict import Alone, predict
@@ -16,10 +17,10 @@ CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have
 
 
 def apart(estimates: pd.DataFrame, scenario: str) -> float:
-    """By which share one job alone is faster on a host than on another: the most of its ways."""
-    rates = table.of(estimates, "rate", host="*", method="naive", window="", scenario=scenario)
-    rates = rates[rates["jobs"] == 1].groupby(["scenario", "implementation"])["value"]
-    return float((rates.max() / rates.min()).max() - 1)
+    """By which share one job alone, in the paper's style, is faster on a host than on another."""
+    place = {"scenario": scenario, "implementation": "paper_step", "method": "naive"}
+    rates = table.of(estimates, "rate", host="*", window="", **place)["value"]
+    return float(rates.max() / rates.min() - 1)
 
 
 def crowded(estimates: pd.DataFrame) -> pd.Series:
@@ -35,16 +36,16 @@ def crowded(estimates: pd.DataFrame) -> pd.Series:
     return gains["value"] * gains["smact"]
 
 
-def beside_server(estimates: pd.DataFrame, method: str) -> tuple[float, float]:
+def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, float]:
     """STP, predicted and measured, of a server and the model that is fine-tuned beside it; a server
     that answers all its requests does all its work.
     """
-    where = {"implementation": "bf16", "method": "naive"}
-    server, tuned = (where | {"scenario": f"1x_{job}"} for job in ("serve_6", "lm_b8"))
-    both = where | {"method": method, "scenario": "1x_serve_6+1x_lm_b8", "job": "lm_b8"}
-    of = partial(table.get, estimates)
-    alone = [Alone(*(of(name, **job).value for name in Alone._fields)) for job in (server, tuned)]
-    measured = 1 + of("job_rate", **both).value / of("rate", **tuned).value
+    alone = [
+        Alone(*(number(f"{name}:1x_{job}/bf16/naive").value for name in Alone._fields))
+        for job in ("serve_6", "lm_b8")
+    ]
+    rate = number(f"job_rate:1x_serve_6+1x_lm_b8/bf16/{method}/lm_b8").value
+    measured = 1 + rate / number("rate:1x_lm_b8/bf16/naive").value
     return predict(method, alone).stp, measured
 
 
