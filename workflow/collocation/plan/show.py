@@ -21,7 +21,8 @@ from workflow.collocation.spec.load import read_values
 
 def banner(session: Session) -> str:
     """The first lines of a run: which study and why, how many cells, how long, and what to know."""
-    study = f"study '{session.name}' ({session.why}) on {_where(session)}"
+    study = f"study '{session.name}' ({session.why})"
+    study += f" on {_where(session)}" * bool(session.jobs)  # where nothing runs it tells nothing
     lines = [f"{study}: {session.study.description.strip()}", _counts(session), *_notes(session)]
     return "\n  ".join(lines)
 
@@ -57,7 +58,7 @@ def _notes(session: Session) -> list[str]:
     notes = [session.no_gpu] if session.device and session.no_gpu else []
     if session.sealed:
         notes.append(
-            "sealed: it ships, and is measured only with '--config measure=true' (make: "
+            "sealed: it is measured only with '--config measure=true' (make: "
             f"CONFIG=measure=true); 'make verify STUDY={session.name}' tells what differs"
         )
     pins = {name: session.datasets.pinned(name) for name in session.datasets.sizes}
