@@ -24,8 +24,7 @@
 # make test-slurm   measure on a real Slurm of one node; as root, installs Debian's packages
 # make wheelhouse   packages for a GPU node without a network that has its own torch; ALL=1: numpy etc. too
 #
-# Variables: STUDY, BUDGET, GPUS, CONFIG="key=value ...", A, B, FROM, OUT, ID, BENCH, TO, RUN, FOLDER, STEPS, FIRST_STEP, JOB, MODEL,
-#            BATCH, SIZE, SLOWDOWN, MEMORY, MAX, VERIFY, JSON, ADVICE, SYSTEM, JOBS, METHOD, CORES, PYTHON, VENV.
+# CONFIG="key=value ..." sets keys of config/config.yaml.
 # 'make PYTHON=python3 VENV= study' uses that Python as it is, and installs nothing.
 
 KNOWN := STUDY BUDGET GPUS CONFIG A B FROM OUT ID BENCH TO RUN FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN MEMORY MAX VERIFY JSON ADVICE SYSTEM JOBS METHOD CORES PYTHON VENV ALL WHEEL_PYTHON WHEEL_PLATFORM
@@ -61,6 +60,7 @@ SNAKEMAKE = $(QUIET) snakemake
 
 help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
+	@echo 'Variables: $(KNOWN).'
 
 study: $(TRAIN)
 	$(SNAKEMAKE) $(BESIDE) --config $(SETTINGS)
