@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from analysis.files import read_table, write_table
+from analysis.files import read_table, require, write_table
 from analysis.quantities import QUANTITIES
 from workflow.collocation.spec.names import (
     Scenario,
@@ -62,12 +62,7 @@ def read(path: Path) -> pd.DataFrame:
 
     Raises OSError or ValueError with one line where there is no such file.
     """
-    if not path.exists():
-        if path.parent.is_dir():
-            raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
-        others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
-        known = f"; there are: {', '.join(others)}" * bool(others)
-        raise FileNotFoundError(f"{path.parent}: no results of a study{known}")
+    require(path)
     frame = read_table(path).to_pandas()
     if tuple(frame.columns) != COLUMNS:
         raise ValueError(f"{path}: no table of estimates; remove it, and it is made anew")

@@ -18,12 +18,20 @@ def read_json(path: Path) -> object:
         raise ValueError(f"{path}: {error}") from None
 
 
+def require(path: Path) -> None:
+    """Raises FileNotFoundError where a study lacks a table that is made of its records."""
+    if not path.exists():
+        if path.parent.is_dir():
+            raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
+        others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
+        known = f"; there are: {', '.join(others)}" * bool(others)
+        raise FileNotFoundError(f"{path.parent}: no results of a study{known}")
+
+
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Raises ValueError with the file's name."""
     try:
         return pa.parquet.ParquetFile(path).read(columns, use_threads=False)
-    except FileNotFoundError:
-        raise ValueError(f"there is no {path}") from None
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is no table that can be read: {one_line(error)}") from error
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.files import read_table
+from analysis.files import read_table, require
 from analysis.records import flags
 from analysis.records.losses import DIFFERS
 from analysis.records.schema import SCHEMA
@@ -31,7 +31,8 @@ class Runs(NamedTuple):
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Rows of a merged study. Raises ValueError."""
+    """Rows of a merged study. Raises OSError or ValueError."""
+    require(path)
     table = read_table(path)
     return pd.DataFrame(table.to_pylist(), columns=table.column_names)
 

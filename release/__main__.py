@@ -25,6 +25,11 @@ def main(argv: list[str] | None = None) -> int:
     merge.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
     given = vars(parser.parse_args(argv))
     name = given.pop("command")
+    asked = [given["study"]] if "study" in given else given.get("studies", [])
+    for study in asked:
+        if not study.is_dir():
+            sys.stderr.write(f"{study}: no such folder; STUDY=NAME has it in results/\n")
+            return 2
     try:
         return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)
     except KeyboardInterrupt:

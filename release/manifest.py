@@ -139,6 +139,4 @@ def not_run(folder: Path, names: Iterable[str]) -> list[str]:
 
 def unsealed(study: Path) -> str:
     """What is said of a study that has no lists of its files."""
-    if not study.is_dir():
-        return f"there is no study {study}"
     return f"{study} is not sealed: make seal STUDY={study.name}"
