@@ -122,6 +122,11 @@ class Advice:
         return tuple(option for option in self.options if option.n > 1)
 
     @property
+    def undecided(self) -> bool:
+        """True if it is not known whether what is shared gains."""
+        return bool(self.shared and self.shared.undecided)
+
+    @property
     def untold(self) -> bool:
         """True if sets have no memory, because they were conditions of interleaved cells."""
         return any(o.stp.design == INTERLEAVED and not o.numbers["memory"] for o in self.sets)
@@ -158,7 +163,7 @@ class Advice:
         if shared is None:
             top = min(self.sets, key=lambda option: option.costs)
             return [f"Only one at a time {known} the bounds; without them, {top.told}."]
-        if shared.undecided:
+        if self.undecided:
             return [f"Undecided: {shared.told}, which includes no gain. Measure more replicates."]
         if advised.n == 1 and shared.stp.value <= 1:
             return [f"Run one at a time: no set does more. The best is {shared.told}."]

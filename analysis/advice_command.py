@@ -7,8 +7,9 @@ from textwrap import indent
 from analysis import estimates as table_of
 from analysis import labels
 from analysis.advice import Advice, advise, common, unmeasured
-from analysis.choose import bounded, scope
+from analysis.choose import scope
 from analysis.pages import contents, tables
+from workflow.collocation.spec.errors import bounded
 
 LEGEND = """\
 * no other set is better in throughput, slowdown and memory.
@@ -30,7 +31,7 @@ def table(advice: Advice, but: Collection[str] = ()) -> str:
 
 def run(given: Namespace) -> str:
     """The command: a short table for each job."""
-    bounded(given, {"slowdown": 1, "memory": 0})
+    bounded(vars(given), {"slowdown": 1, "memory": 0})
     estimates = table_of.read(given.folder / "estimates.parquet")
     known = table_of.workloads(estimates)
     if given.job and given.job not in known:

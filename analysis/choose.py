@@ -1,7 +1,6 @@
 """What advice, claims and pages choose alike: what to call a set, and how far a study carries."""
 
-from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -89,11 +88,3 @@ def _times(e: Row) -> str:
     if e.low < e.high:
         return f"{e.low:.0f} to {e.high:.0f} times (median {e.value:g})"
     return "once" if e.value == 1 else f"{e.value:.0f} times"
-
-
-def bounded(given: Namespace, least: Mapping[str, float]) -> None:
-    """Raises ValueError where one of these arguments is below its least value."""
-    for name, low in least.items():
-        value = getattr(given, name)
-        if value is not None and not value >= low:
-            raise ValueError(f"{name.upper()}={value:g}: allowed: {low} or more")

@@ -119,7 +119,7 @@ def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     told = dict.fromkeys(NUMBERS) | {"stp": row}
     two, seven = (Option("mps", n, told, 1.0, (), (2.0, 9.0)) for n in (2, 7))
     of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
-    rows = contents.advice([SimpleNamespace(**of, advised=two, best=seven, shared=two)])
+    rows = contents.advice([SimpleNamespace(**of, advised=two, best=seven, undecided=False)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]
 
 

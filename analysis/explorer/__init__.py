@@ -25,10 +25,8 @@ HERE = Path(__file__).parent
 DELAYS = ("p99_tpot_ms", "p95_tpot_ms", "p95_e2el_ms")  # of the one job of a set that has any
 SHOWN = ("stp", "rate", *DELAYS, "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
 SHOWN += ("energy_per_sample",)
-FIRST = (
-    "resnet26_cifar10_b128",
-    "paper_step",
-)  # README's first row: shown first where it has sets
+# README's first row: shown first where it has sets.
+FIRST = ("resnet26_cifar10_b128", "paper_step")
 
 
 def rows(found: pd.DataFrame) -> list[dict]:

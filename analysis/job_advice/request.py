@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from analysis.choose import bounded
 from workflow.collocation.spec import variables
-from workflow.collocation.spec.errors import allowed, not_allowed
+from workflow.collocation.spec.errors import allowed, bounded, not_allowed
 from workflow.collocation.spec.load import check, load_workloads
 from workflow.collocation.spec.study import seconds, with_unit
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
@@ -72,7 +71,7 @@ def read(given: Namespace) -> Request:
         raise ValueError(
             'say one of RUN="python train.py", JOB=name of the catalogue, MODEL=resnet50'
         )
-    bounded(given, {"batch": 1, "slowdown": 1, "memory": 0})
+    bounded(vars(given), {"batch": 1, "slowdown": 1, "memory": 0})
     if not 2 <= given.most <= 48:
         raise ValueError(f"MAX={given.most}: allowed: 2 to 48 jobs")
     make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]

@@ -256,8 +256,7 @@ def _of_option(option: Option) -> dict[str, Number]:
 
 def _chosen(of: Advice, option: Option) -> str:
     """`advised` or `undecided`, `most throughput`, both or neither."""
-    advised = "undecided" if of.shared and of.shared.undecided else "advised"
-    named = {advised: of.advised, "most throughput": of.best}
+    named = {"undecided" if of.undecided else "advised": of.advised, "most throughput": of.best}
     return ", ".join(name for name, one in named.items() if one == option)
 
 
@@ -265,7 +264,7 @@ def summary(found: Iterable[Advice]) -> pd.DataFrame:
     """What to run of each job that was measured in sets, on one line."""
     made = [
         {"job": labels.job(each.job), "written": _written(each)}
-        | {"run": each.advised.label + ", undecided" * bool(each.shared and each.shared.undecided)}
+        | {"run": each.advised.label + ", undecided" * each.undecided}
         | _of_option(each.advised)
         | {"measured in": Number(each.advised.stp, as_.how_many)}
         for each in found

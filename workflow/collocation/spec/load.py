@@ -82,10 +82,9 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
         # '[key]' marks a complaint about a mapping's key, not its value.
         where = ".".join(str(part) for part in (key, *error["loc"]) if part not in ("", "[key]"))
         said = error["msg"].removeprefix("Value error, ")
-        if error["type"] == "model_type":
-            models = {each.__name__: each for each in Strict.__subclasses__()}
-            fields = models.get(error["ctx"]["class_name"], model).model_fields
-            said = f"has no keys; allowed: {', '.join(fields)}"
+        models = {each.__name__: each for each in (model, *Strict.__subclasses__())}
+        if of := models.get(error.get("ctx", {}).get("class_name")):
+            said = f"has no keys; allowed: {', '.join(of.model_fields)}"
         elif error["type"] in SHAPES:
             said = f"allowed: {SHAPES[error['type']]}, got {reprlib.repr(error['input'])}"
         elif error["type"] not in ("missing", "value_error"):
