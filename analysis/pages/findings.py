@@ -1,4 +1,4 @@
-"""For README and docs/results.md: how hosts differ, what a crowd gains, what watching costs."""
+"""For README and docs/results.md: how hosts differ, what a crowd gains, what benches found."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from analysis.figures import select
 from analysis.fit import UNSEEN
 from analysis.predict import Alone, predict
 
-WATCHING = Path(__file__).parents[2] / "results" / "watching.json"  # by `make bench`
+RESULTS = Path(__file__).parents[2] / "results"  # watching.json, graph_speeds.json: by `make bench`
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
@@ -51,5 +51,12 @@ def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, flo
 
 def watching() -> dict[str, dict]:
     """Watcher → how a job's throughput and the power change beside it (%): value, low, high."""
-    [case] = json.loads(WATCHING.read_text(encoding="utf-8")).values()
+    [case] = json.loads((RESULTS / "watching.json").read_text(encoding="utf-8")).values()
     return case["watchers"]
+
+
+def sped(*events: str) -> list[float]:
+    """By how much (%) a CUDA graph is faster after such an event than before, without profiler."""
+    rows = json.loads((RESULTS / "graph_speeds.json").read_text(encoding="utf-8"))
+    own = [r for r in rows if not r["profiled"] and r["condition"] in {f"LAZY {e}" for e in events}]
+    return [100 * (r["rate"] / r["before_rate"] - 1) for r in own]
