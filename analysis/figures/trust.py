@@ -72,7 +72,7 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     drawn, axes = style.rows(style.set_names(shown))
     single = shown["jobs"] == 1
     for own, colour in ((single, style.SOFT), (~single, style.HUES[0])):
-        style.dots(axes, np.flatnonzero(own), shown[own], colour)
+        style.dots(axes, np.flatnonzero(own), shown[own], colour, clip_on=False)
     axes.set(xlabel="coefficient of variation", xlim=(0, None))
     style.percent(axes)
     title = "How well throughput repeats on one host"
