@@ -13,7 +13,7 @@ from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.spec.cell import CellSpec, changes, digest
-from workflow.collocation.spec.grid import expand
+from workflow.collocation.spec.grid import elsewhere, expand
 from workflow.collocation.spec.study import Measure
 from workflow.collocation.spec.workloads import CommandWorkload, OwnWorkload
 
@@ -128,6 +128,7 @@ def test_the_plan_names_the_settings(changed, of_the_workload, said):
 def test_no_measured_cell_of_the_shipped_study_is_measured_again():
     folder = ROOT / "results" / "ladder"
     attempts, cells = scan(folder / "cells"), expand(STUDIES["ladder"], WORKLOADS)
+    cells += elsewhere(cells, attempts)
     counted = pending.finished(cells, attempts, sealed=True)
     listed = (ROOT / attempt for attempt in (folder / "runs.txt").read_text().splitlines())
     assert sorted(attempt.path for attempt in counted) == sorted(listed)
