@@ -1,6 +1,5 @@
 """For README and docs/results.md: how hosts differ, what a crowd gains, what benches found."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pandas as pd
 from analysis import estimates as table
 from analysis.estimates import Row
 from analysis.figures import select
+from analysis.files import read_json
 from analysis.fit import UNSEEN
 from analysis.predict import Alone, predict
 
@@ -51,12 +51,12 @@ def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, flo
 
 def watching() -> dict[str, dict]:
     """Watcher → how a job's throughput and the power change beside it (%): value, low, high."""
-    [case] = json.loads((RESULTS / "watching.json").read_text(encoding="utf-8")).values()
+    [case] = read_json(RESULTS / "watching.json").values()
     return case["watchers"]
 
 
 def sped(*events: str) -> list[float]:
     """By how much (%) a CUDA graph is faster after such events than before, without profiler."""
-    rows = json.loads((RESULTS / "graph_speeds.json").read_text(encoding="utf-8"))
+    rows = read_json(RESULTS / "graph_speeds.json")
     own = [row for row in rows if row["event"] in events and not row["profiled"]]
     return [100 * (r["rate"] / r["before_rate"] - 1) for r in own]
