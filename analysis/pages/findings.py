@@ -50,9 +50,14 @@ def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, flo
 
 
 def watching() -> dict[str, dict]:
-    """Watcher → how a job's throughput and the power change beside it (%): value, low, high."""
-    [case] = read_json(RESULTS / "watching.json").values()
-    return case["watchers"]
+    """Watcher → on which GPU, in how many blocks, and how a job's throughput and the power change
+    beside it (%): value, low, high.
+    """
+    found = {}
+    for path in sorted(RESULTS.glob("watching*.json")):
+        [case] = read_json(path).values()
+        found |= {name: told | {"gpu": case["gpu"]} for name, told in case["watchers"].items()}
+    return found
 
 
 def sped(*events: str) -> list[float]:
