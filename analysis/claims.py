@@ -294,7 +294,7 @@ class _Judge:
         elif test.fits and verdict == Verdict.CONTRADICTED:
             why = f"{'; '.join(cell.note for cell in deciding)}."
         elif test.fits and all(value(cell) <= 1 for cell in cells):
-            verdict, why = Verdict.NOT_TESTABLE, "No set measured needs more memory than there is."
+            verdict, why = Verdict.NOT_TESTABLE, "None of its sets needs more memory than there is."
         elif test.fits:
             why = f"All {len(cells)} sets do so, those that exceed the card among them."
         else:

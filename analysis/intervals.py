@@ -221,8 +221,9 @@ def totals(rows: pd.DataFrame, by: list[pd.Series]) -> pd.DataFrame:
     """Sums of `squares`, `count`, `freedom` over each pool, for each of its rows; NaN where a row
     is of none.
     """
-    sums = ("squares", "count", "freedom")
-    return pd.DataFrame({name: rows[name].groupby(by).transform("sum") for name in sums})
+    pool = rows.groupby(by).ngroup()
+    sums, pool = ("squares", "count", "freedom"), pool.where(pool >= 0)
+    return pd.DataFrame({name: rows[name].groupby(pool).transform("sum") for name in sums})
 
 
 def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -248,9 +249,10 @@ def over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
         most=("value", "max"),
         half=("half", "max"),
         designs=("design", "nunique"),
-        note=("note", lambda notes: "; ".join(dict.fromkeys(filter(None, notes)))),
+        notes=("note", list),
     )
-    first = _gathered(rows, "order").assign(host="", **every)
+    notes = ["; ".join(dict.fromkeys(filter(None, own))) for own in every.pop("notes")]
+    first = _gathered(rows, "order").assign(host="", note=notes, **every)
     several = first["hosts"] > 1
     first["design"] = first["design"].mask(first["designs"] > 1, BOTH)
     new = chosen(*(totals(first, by) for by in pools(first, "design")))
