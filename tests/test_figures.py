@@ -1,6 +1,7 @@
 """Figures: what they show are the estimates; without data there is no picture."""
 
 import csv
+from dataclasses import replace
 from functools import cache
 
 import pandas as pd
@@ -10,8 +11,8 @@ from analysis import estimates as table
 from analysis import gract_lines
 from analysis.__main__ import main as analysis
 from analysis.estimates import INTERVAL
-from analysis.figures import registered, style
-from analysis.pages import FIGURES
+from analysis.figures import registered, select, style
+from analysis.pages import FIGURES, beyond
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -78,6 +79,27 @@ def test_a_server_is_named_where_its_interval_is_within_the_bound_and_it_answers
         filled = [line.get_markerfacecolor() == line.get_color() for line in marks]
         assert filled == [row.full for row in drawing.data.itertuples()]
         assert list(drawing.data["job"][~drawing.data["full"]]) == ["serve_24"]
+
+
+def test_ways_of_writing_a_server_are_told_apart():
+    rows = a_server("serve_6", "mps", (1.05, 1.1, 1.15), (0.4, 0.5, 0.6))
+    rows += a_server("serve_12", "mps", (1.15, 1.2, 1.25), (0.4, 0.5, 0.6))
+    compiled = [replace(row, implementation="compile") for row in rows[:6]]
+    with style.context():
+        drawing = registered()["serving"][1](frame([*rows, *compiled]))
+    said = [text.get_text() for text in drawing.figure.axes[0].texts]
+    assert {"MPS", "MPS, bf16, compiled"} <= set(said)
+    page = beyond.served(frame([*rows, *compiled]))
+    assert set(page["written"]) == {"bf16", "bf16, compiled"}
+    assert "written" not in beyond.served(frame(rows))
+
+
+def test_a_job_alone_on_more_hosts_than_its_sets_hides_no_set():
+    at = {"implementation": "bf16", "value": 1.0, "n": 1}
+    rows = [Estimate("rate", "1x_asr_b240", method="naive", hosts=5, **at)]
+    rows += [Estimate("rate", f"{n}x_asr_b240", method="mps", hosts=hosts, **at)
+             for n, hosts in ((2, 2), (3, 4), (7, 1))]  # fmt: skip
+    assert [*select.copies(frame(rows), "rate")["jobs"]] == [1, 2, 3]
 
 
 STUDIES = {

@@ -20,7 +20,8 @@ def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame
     parsed = rows["scenario"].map(parse_scenario)
     alike = parsed.map(lambda each: not each.mixed and not each.variant).astype(bool)
     rows = rows.assign(workload=[each.parts[0][0] for each in parsed])
-    most = rows.groupby(["workload", "implementation"])["hosts"].transform("max")
+    most = rows["hosts"].where(rows["jobs"] > 1)
+    most = most.groupby([rows["workload"], rows["implementation"]]).transform("max").fillna(0)
     return rows[alike & (rows["hosts"] >= HOSTS_OF_EACH * most) & rows["value"].notna()]
 
 

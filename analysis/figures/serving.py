@@ -76,6 +76,7 @@ def _against_training(
     if rows.empty:
         return None
     usual, servers = rows["trained"].mode()[0], rows["job"].nunique() > 1
+    written = rows["implementation"].mode()[0]
     drawn, axes = style.panel(3.6)
     for e in rows.itertuples():
         color = style.look(e.method)["color"]
@@ -89,10 +90,11 @@ def _against_training(
             axes.annotate(rate, (e.value, e.y), **where, color=color, size=style.SMALL)
     rates_apart = rows["job"].str.replace(r"\d+", "", regex=True)  # a server at several rates
     by = ["implementation", "method", "trained", rates_apart]
-    for (_, method, trained, _), points in rows.groupby(by, sort=False):
+    for (how, method, trained, _), points in rows.groupby(by, sort=False):
         color = style.look(method)["color"]
         axes.plot(points["value"], points["y"], color=style.PALE, linewidth=0.8, zorder=1)
         said = labels.method(method) + f", {labels.job(trained)}" * (trained != usual)
+        said += f", {labels.implementation(how)}" * (how != written)
         differ = any(flags.LOSSES_DIFFER in flags.split(told) for told in points["flags"])
         last = points.loc[points["value"].idxmax()]
         style.end(axes, last["value"], last["y"], said + " †" * differ, color)

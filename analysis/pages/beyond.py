@@ -55,7 +55,10 @@ def served(estimates: pd.DataFrame) -> pd.DataFrame:
         trained = next((name for name in jobs if len(jobs) == 2 and name != e.job), "")
         rate = trained and table.get(estimates, "job_rate", **place(e), job=trained)
         texts = {"job": labels.job(e.job or jobs[0]), "beside": labels.job(trained)}
+        texts |= {"written": labels.implementation(e.implementation)}
         texts |= {"method": labels.method(e.method)}
         beside = {"training, samples/s": Number(rate or None, as_.span)}
         rows.append(texts | numbers(estimates, SERVED, **place(e), job=e.job) | beside)
-    return pd.DataFrame(rows)
+    found = pd.DataFrame(rows)
+    alike = not rows or found["written"].nunique() == 1
+    return found.drop(columns="written", errors="ignore") if alike else found
