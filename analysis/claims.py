@@ -57,12 +57,15 @@ class CellJudged:
 
 @dataclass(frozen=True)
 class TestJudged:
-    """A test with its verdict, why, and the numbers that it compares."""
+    """A test with its verdict, why, and the numbers that it compares; `deciding` is what why tells
+    of.
+    """
 
     test: Test
     verdict: Verdict
     cells: tuple[CellJudged, ...]
     note: str
+    deciding: CellJudged | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,12 @@ class Judged:
     note: str
     tests: tuple[TestJudged, ...]
     needs: tuple[NeedJudged, ...]
+
+    @property
+    def deciding(self) -> CellJudged | None:
+        """The cell whose number the verdict rests on, which its reason tells of."""
+        of = Verdict.HOLDS if self.verdict == Verdict.AGREES else self.verdict
+        return next((test.deciding for test in self.tests if test.verdict == of), None)
 
     @property
     def planned(self) -> bool:
@@ -305,7 +314,7 @@ class _Judge:
             why = f"For {cell.label}, {_title(test.quantity)} is {span}, "
             why += f"and must be {test.rule}: {cell.said}"
             why += "; the other readings hold too." if others else "."
-        return TestJudged(test, verdict, tuple(cells), why)
+        return TestJudged(test, verdict, tuple(cells), why, next(iter(deciding), None))
 
 
 def _set(scenario: str) -> tuple[list[tuple[str, int]], str]:

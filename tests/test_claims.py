@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from analysis import claims, reported
 from analysis.estimates import by_id
+from analysis.pages import contents
 from analysis.rules import Rules, Side, Verdict, over_hosts
 from analysis.rules import read as read_rules
 from tests.handmade import frame, number, on_hosts
@@ -93,6 +94,9 @@ def test_every_cell_and_every_test_must_hold(third, verdict):
     place, one = f"stp:2x_{JOB}/paper_step/mps", found.tests[0].cells[0]
     assert (one.ids, one.reported) == ((place,), f"{place}@SUIT25")
     assert one.said == "yes on h1; rather yes on h2"
+    [row] = contents.verdicts([found], frame(rows)).to_dict("records")
+    jobs = row["ours"].of and row["ours"].of.jobs
+    assert jobs == (int(row["why"].split()[1]) if third else None)
 
 
 @pytest.mark.parametrize(

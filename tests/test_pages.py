@@ -137,6 +137,9 @@ def test_html_holds_the_page_and_asks_for_nothing(study):
     text = (study / "report/results.html").read_text(encoding="utf-8")
     assert "<h1>Results of study" in text and 'name="viewport"' in text
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+    for link in re.findall('(?:src|href)="([^"]*)"', text):
+        if "figures/" not in link:  # drawn by another command
+            assert (study / "report" / link).exists(), link
 
 
 def test_the_last_lines_begin_with_advice_and_are_few(study):

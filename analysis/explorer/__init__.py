@@ -27,6 +27,7 @@ SHOWN = ("stp", "rate", *DELAYS, "slowdown_worst", "s", "over_fastest", "gract",
 SHOWN += ("energy_per_sample",)
 # README's first row: shown first where it has sets.
 FIRST = ("resnet26_cifar10_b128", "paper_step")
+WHOLE = "datum.value % 1 ? '' : datum.label"  # a tick between two numbers of jobs has no label
 
 
 def rows(found: pd.DataFrame) -> list[dict]:
@@ -62,7 +63,7 @@ def chart() -> altair.LayerChart:
     """Values over the number of jobs, a line for each method in the colour that its rows have."""
     legend = altair.Legend(orient="top", columns=3)
     colour = altair.Color("method:N", title=None, sort=None, legend=legend)
-    x = altair.X("jobs:Q", title="jobs on the GPU").axis(tickMinStep=1, format="d", grid=False)
+    x = altair.X("jobs:Q", title="jobs on the GPU").axis(labelExpr=WHOLE, grid=False)
     x = x.scale(zero=False, nice=False, padding=12)
     y = altair.Y("value:Q", title=None).scale(zero=True)
     tips = [altair.Tooltip(f"{name}:N") for name in ("count", "method", "text", "of", "id")]

@@ -100,9 +100,9 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
 
 
 @figure(
-    "The largest set of each job that leaves the GPU idle at times. Filled: S, what kernels side "
-    "by side gain (without bars). Open: STP, the whole gain; what lies between comes from filling "
-    "the idle time."
+    "The largest set of each job that leaves the GPU idle at times, without image files. Filled: "
+    "S, what kernels side by side gain (without bars). Open: STP, the whole gain; what lies "
+    "between comes from filling the idle time."
 )
 def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job and method."""

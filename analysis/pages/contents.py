@@ -305,12 +305,11 @@ def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for each in judged:
         every = [cell for test in each.tests for cell in test.cells]
-        cells = [cell for cell in every if cell.ids] or every
-        cells = [cell for cell in cells if cell.verdict == each.verdict] or cells
+        testable = each.verdict != "not testable"
+        cells = [each.deciding] if testable else sorted(every, key=lambda cell: not cell.reported)
         ours, paper = None, ""
-        if cells:
-            first = min(cells, key=lambda cell: not cell.reported)
-            if first.ids and each.verdict != "not testable":
+        for first in cells[:1]:
+            if testable:
                 ours = table.at(estimates, first.ids[0])
             if theirs := table.at(estimates, first.reported):
                 done = theirs.quantity == "outcome"

@@ -16,10 +16,14 @@ RESULTS = Path(__file__).parents[2] / "results"  # watching.json, graph_speeds.j
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
-def apart(estimates: pd.DataFrame, scenario: str) -> float:
-    """By which share one job alone, in the paper's style, is faster on a host than on another."""
-    place = {"scenario": scenario, "implementation": "paper_step", "method": "naive"}
-    rates = table.of(estimates, "rate", host="*", window="", **place)["value"]
+def apart(estimates: pd.DataFrame, job: str, n: int = 1) -> float:
+    """By which share one job alone, in the paper's style, is faster on a host than on another, of
+    those that measured n.
+    """
+    place = {"host": "*", "window": "", "implementation": "paper_step"}
+    alone = table.of(estimates, "rate", **place, scenario=f"1x_{job}", method="naive")
+    hosts = table.of(estimates, "rate", **place, scenario=f"{n}x_{job}")["host"]
+    rates = alone[alone["host"].isin(hosts)]["value"]
     return float(rates.max() / rates.min() - 1)
 
 

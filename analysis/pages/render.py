@@ -157,7 +157,7 @@ def _html(markdown: str, title: str) -> str:
     """
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
     body = body.replace("<table>", '<div class="table" tabindex="0"><table>')
-    body = body.replace('src="figures/', 'src="../figures/')
+    body = re.sub('(src|href)="(figures|tables)/', r'\1="../\2/', body)
     body = _LINK.sub(r'href="\1.html"', body.replace("</table>", "</table></div>"))
     links = " · ".join(f'<a href="{name}.html">{name}</a>' for name in PAGES)
     style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
