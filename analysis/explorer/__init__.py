@@ -63,7 +63,9 @@ def chart() -> altair.LayerChart:
     """Values over the number of jobs, a line for each method in the colour that its rows have."""
     legend = altair.Legend(orient="top", columns=3)
     colour = altair.Color("method:N", title=None, sort=None, legend=legend)
-    x = altair.X("jobs:Q", title="jobs on the GPU").axis(labelExpr=WHOLE, grid=False)
+    x = altair.X("jobs:Q", title="jobs on the GPU").axis(
+        tickMinStep=1, format="d", labelExpr=WHOLE, grid=False
+    )
     x = x.scale(zero=False, nice=False, padding=12)
     y = altair.Y("value:Q", title=None).scale(zero=True)
     tips = [altair.Tooltip(f"{name}:N") for name in ("count", "method", "text", "of", "id")]
