@@ -37,19 +37,21 @@ def _where(session: Session) -> str:
 
 
 def _counts(session: Session) -> str:
+    every = [*session.cells, *session.elsewhere]
     done = sum(
         any(attempt.status in RESULTS for attempt in pending.same(cell, session.attempts))
-        for cell in session.cells
+        for cell in every
     )
-    said = f"{len(session.cells)} cells, {done} measured, {len(session.jobs)} to run now"
+    said = f"{len(every)} cells"
+    said += f" ({len(session.elsewhere)} merged from elsewhere)" * bool(session.elsewhere)
+    said += f", {done} measured, {len(session.jobs)} to run now"
     if refused := sum(session.refusal(job.cell) is not None for job in session.jobs):
         said += f" ({refused} of them 'unsupported')"
-    if session.elsewhere:
-        said += f", {len(session.elsewhere)} merged from elsewhere"
     if session.later:
         said += f", {len(session.later)} left for later (budget)"
-    minutes = session.seconds / 60
-    said += f", about {minutes / 60:.1f} h" if minutes >= 57 else f", about {minutes:.0f} min"
+    if session.jobs or session.later:
+        minutes = session.seconds / 60
+        said += f", about {minutes / 60:.1f} h" if minutes >= 57 else f", about {minutes:.0f} min"
     return said + (" (a guess: none is measured here yet)" if session.jobs and not done else "")
 
 
