@@ -49,16 +49,15 @@ def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def served(estimates: pd.DataFrame) -> pd.DataFrame:
     """Latencies of what answers requests or triggers, and the rate of what trains beside it."""
-    rows = []
-    for e in table.of(estimates, "answered_share", job="*").itertuples():
+    rows, found = [], table.of(estimates, "answered_share", job="*")
+    several = found["implementation"].nunique() > 1
+    for e in found.itertuples():
         jobs = [name for name, _ in parse_scenario(e.scenario).parts]
         trained = next((name for name in jobs if len(jobs) == 2 and name != e.job), "")
         rate = trained and table.get(estimates, "job_rate", **place(e), job=trained)
         texts = {"job": labels.job(e.job or jobs[0]), "beside": labels.job(trained)}
-        texts |= {"written": labels.implementation(e.implementation)}
+        texts |= {"written": labels.implementation(e.implementation)} if several else {}
         texts |= {"method": labels.method(e.method)}
         beside = {"training, samples/s": Number(rate or None, as_.span)}
         rows.append(texts | numbers(estimates, SERVED, **place(e), job=e.job) | beside)
-    found = pd.DataFrame(rows)
-    alike = not rows or found["written"].nunique() == 1
-    return found.drop(columns="written", errors="ignore") if alike else found
+    return pd.DataFrame(rows)

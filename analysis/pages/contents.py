@@ -306,15 +306,12 @@ def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
     for each in judged:
         every = [cell for test in each.tests for cell in test.cells]
         testable = each.verdict != "not testable"
-        cells = [each.deciding] if testable else sorted(every, key=lambda cell: not cell.reported)
-        ours, paper = None, ""
-        for first in cells[:1]:
-            if testable:
-                ours = table.at(estimates, first.ids[0])
-            if theirs := table.at(estimates, first.reported):
-                done = theirs.quantity == "outcome"
-                paper = labels.status(theirs.status) if done else as_.num(theirs)
-                paper += f", {theirs.source}"
+        first = each.deciding if testable else next((c for c in every if c.reported), None)
+        ours, paper = table.at(estimates, first.ids[0]) if testable else None, ""
+        if theirs := first and table.at(estimates, first.reported):
+            done = theirs.quantity == "outcome"
+            paper = labels.status(theirs.status) if done else as_.num(theirs)
+            paper += f", {theirs.source}"
         rows.append(
             {"claim": f"{each.claim.id}: {each.claim.text}"}
             | {"verdict": each.verdict}

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parents[2] / "results"  # watching.json, graph_speeds.j
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
-def apart(estimates: pd.DataFrame, job: str, n: int = 1) -> float:
+def apart(estimates: pd.DataFrame, job: str, n: int) -> float:
     """By which share one job alone, in the paper's style, is faster on a host than on another, of
     those that measured n.
     """
