@@ -21,7 +21,7 @@ from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.plan.jobs import holder
 from workflow.collocation.plan.session import Session, open_session
-from workflow.collocation.record.run_json import FAULTS, RESULTS, Record
+from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, as_text
 from workflow.collocation.record.step_times import FILE as STEPS
 from workflow.collocation.spec.cell import changes, digest
 from workflow.collocation.spec.grid import ELSEWHERE
@@ -182,5 +182,5 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
     if Attempt(cell, number) != attempt:
         record = read_json(partial / RUN)
         record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
-        (partial / RUN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        (partial / RUN).write_text(as_text(record), encoding="utf-8")
     partial.rename(target)
