@@ -17,6 +17,7 @@ from workflow.collocation.spec.names import (
     AFTER,
     BEFORE,
     COMPLETION,
+    family_of,
     implementation_order,
     method_order,
     parse_scenario,
@@ -56,6 +57,7 @@ SET = {
     "mJ/sample": ("energy_per_sample", as_.millis),
     "edge error": ("energy_edge_error", as_.share),
 }
+LIMITED = {name: SET[name] for name in ("samples/s", "STP", "slowest takes", "GRACT", "SMACT")}
 OPTION = {
     "samples/s": ("rate", as_.bare),
     "STP": ("stp", as_.span),
@@ -156,13 +158,26 @@ def over(estimates: pd.DataFrame, quantity: str, method: str) -> pd.DataFrame:
 
 def sets(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every set that was measured, and jobs alone under another method."""
+    return _sets(estimates, table.of(estimates, "outcome"), SET)
+
+
+def limited(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Of those, jobs that may use a part of the GPU only or that wait for others: MIG, MPS with
+    limits of SMs or priorities.
+    """
+    found = table.of(estimates, "outcome")
+    kept = [family_of(name) == "mig" or variant_of_mps(name) for name in found["method"]]
+    return _sets(estimates, found[kept], LIMITED)
+
+
+def _sets(estimates: pd.DataFrame, outcomes: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     rows = []
-    for e in _rows(table.of(estimates, "outcome")):
+    for e in _rows(outcomes):
         for window, said in WINDOWS.items():
             where = place(e) | {"window": window}
             if any(table.get(estimates, name, **where) for name in ("stp", "rate")):
                 texts = {"jobs": _count(e), "method": labels.method(e.method) + said}
-                rows.append(named(e) | texts | numbers(estimates, SET, **where))
+                rows.append(named(e) | texts | numbers(estimates, columns, **where))
     return pd.DataFrame(rows)
 
 
