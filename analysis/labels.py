@@ -78,7 +78,7 @@ def job(workload: str, implementation_name: str = PAPER_IMPLEMENTATION) -> str:
     words = [word for word in name.split("_") if word not in _DATASETS] or [name]
     text = " ".join(words)
     if label := next((label for label in _MODELS if words[0].startswith(label.lower())), ""):
-        sizes = "".join(f"-{word.upper()}" for word in words[1:])
+        sizes = "".join(f"-{word if word == 'small' else word.upper()}" for word in words[1:])
         text = label + words[0][len(label) :] + sizes
     more = (more or "").replace("_", " ").replace("lora", "LoRA")
     return f"{text} b{batch}" + f", {more}" * bool(more)
