@@ -201,6 +201,18 @@ def test_belief_says_yes_to_equal_work_only_where_losses_were_compared(
     assert row.strip() == ("yes" if checked else "not shown")
 
 
+def test_sets_that_have_a_part_of_the_gpu_only_have_a_table_of_their_own():
+    methods = ("naive", "mps", "mps_1g", "mig", "mig_2g", "streams")
+    place = [
+        {"scenario": "2x_thin_b32", "implementation": "paper_step", "method": m} for m in methods
+    ]
+    found = [Estimate("outcome", **at, value=1.0, n=1, status="completed") for at in place]
+    found += [Estimate("rate", **at, value=float(100 * i)) for i, at in enumerate(place, 1)]
+    shown = contents.limited(numbers.frame(found))
+    assert [*shown["method"]] == ["MPS 1g", "MIG", "MIG 2g"]
+    assert [cell.of.value for cell in shown["samples/s"]] == [300, 400, 500]
+
+
 def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tmp_path):
     sets = [Estimate("outcome", f"{n}x_resnet152_imagenet_b32", "paper_step", "mps", value=0.0,
                      n=1, status="not_run") for n in (1, 2)]  # fmt: skip
