@@ -162,7 +162,7 @@ class _Judge:
                 why = " ".join([*(need.note for need in needs), why])
         if verdict == Verdict.NOT_TESTABLE and claim.of_mig:
             why = f"Needs MIG. {why}"
-        if verdict == Verdict.HOLDS and any(t.quantity.endswith(AT) for t in claim.tests):
+        if verdict == Verdict.HOLDS and claim.extrapolated:
             verdict = Verdict.AGREES
         return Judged(claim, verdict, why, tests, needs)
 

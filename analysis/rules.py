@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from analysis.estimates import INTERVAL, NONE, Row
+from analysis.gract_lines import AT
 from analysis.quantities import LOG, QUANTITIES
 from analysis.reported import SOURCES
 from workflow.collocation.spec.names import (
@@ -203,6 +204,11 @@ class Claim(_Strict):
             name for t in self.tests for name in (t.quantity.removeprefix("rate_over_"), *t.methods)
         ]
         return "mig" in map(family_of, used)
+
+    @property
+    def extrapolated(self) -> bool:
+        """True if a test of it is read off a line, at the paper's GRACT."""
+        return any(test.quantity.endswith(AT) for test in self.tests)
 
 
 class Rules(_Strict):

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from analysis import estimates as table_of
-from analysis import labels
+from analysis import labels, predict
 from analysis.estimates import Row
 from analysis.job_advice import answer, request
 from analysis.job_advice.answer import Job, Measured, Option
@@ -17,7 +17,6 @@ from analysis.job_advice.request import Request
 from analysis.job_advice.study import Study
 from analysis.records import flags
 
-SHOWN = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # counts that the table has
 WAITING = (
     "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
     "workers or data on the GPU, bf16, torch.compile(mode='reduce-overhead')."
@@ -94,7 +93,11 @@ class Answer:
         alone += [f"{job.memory_gb:.1f} GB"] * bool(job.card_gb) + [f"{job.cores:.1f} cores busy"]
         if job.watts:
             alone.append(f"{job.watts / job.rate:.3g} J a {asked.unit[:-1]}")
-        lines = [first, f"  alone      {', '.join(alone)}", *_table(self.sets)]
+        told = {
+            method: {o.n: o.prediction for o in self.sets if o.method == method and o.prediction}
+            for method in answer.METHODS
+        }
+        lines = [first, f"  alone      {', '.join(alone)}", *predict.lines(told)]
         if self.found:  # in the sets' own cell, where the host may be faster or slower by now
             one = self.found[0].rate.value / self.found[0].stp.value
             rate = labels.number(one, f"{asked.unit}/s")
@@ -184,21 +187,3 @@ def _span(row: Row) -> list[float | None]:
 def _gains_nothing(chosen: Option) -> bool:
     """Whether, by its prediction, jobs are better run one at a time."""
     return chosen.stp <= 1 or chosen.prediction.high < 1 / answer.NEAR
-
-
-def _table(sets: Sequence[Option]) -> list[str]:
-    """Predicted STP by count and method, with how far such predictions were off."""
-    told = [each for each in sets if each.prediction]
-    counts = [n for n in SHOWN if any(each.n == n for each in told)]
-    if not counts:
-        return []
-    lines = ["  predicted  jobs      " + "".join(f"{n:>6}" for n in counts)]
-    for method in answer.METHODS:
-        of = {each.n: each for each in told if each.method == method}
-        if not of:
-            continue
-        numbers = "".join(f"{of[n].stp:6.2f}" if n in of else f"{'–':>6}" for n in counts)
-        error = next(iter(of.values())).prediction.error
-        row = f"{labels.method(method):<10}{numbers}"
-        lines.append(f"   STP       {row}   ± {error:.0%} in 9 of 10 sets")
-    return lines
