@@ -119,7 +119,7 @@ recipe: $(BASE)
 
 artifact: $(BASE)
 	@$(call named)
-	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.gz,$(OUT))
+	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.xz,$(OUT))
 
 export: $(BASE)
 	@$(call named)

@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     seal.add_argument("study", **of_study)
     artifact = commands.add_parser("artifact", help="one archive of a study and the code")
     artifact.add_argument("study", **of_study)
-    artifact.add_argument("--output", required=True, type=Path, metavar="FILE.tar.gz")
+    artifact.add_argument("--output", required=True, type=Path, metavar="FILE.tar.xz")
     merge = commands.add_parser("merge", help="take in cells that were measured elsewhere")
     merge.add_argument("source", type=Path, metavar="FOLDER_OR_BUNDLE")
     merge.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")

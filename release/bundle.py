@@ -1,6 +1,5 @@
 """Handing a study on: seal it, and pack it with the code as an artifact."""
 
-import gzip
 import io
 import subprocess
 import sys
@@ -91,12 +90,10 @@ def _code() -> list[str]:
 
 
 def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
-    """Write a tar.gz of files below the folder `top`: sorted, without owners, all of one time."""
+    """Write a tar.xz of files below the folder `top`: sorted, without owners, all of one time."""
     with (
         whole(output) as path,
-        path.open("wb") as raw,
-        gzip.GzipFile("", "wb", mtime=EPOCH, fileobj=raw) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(f"{top}/{name}")

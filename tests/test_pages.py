@@ -208,9 +208,12 @@ def test_sets_that_have_a_part_of_the_gpu_only_have_a_table_of_their_own():
     ]
     found = [Estimate("outcome", **at, value=1.0, n=1, status="completed") for at in place]
     found += [Estimate("rate", **at, value=float(100 * i)) for i, at in enumerate(place, 1)]
+    found.append(Estimate("rate_over_mps", **place[2], value=1.5))
     shown = contents.limited(numbers.frame(found))
     assert [*shown["method"]] == ["MPS 1g", "MIG", "MIG 2g"]
     assert [cell.of.value for cell in shown["samples/s"]] == [300, 400, 500]
+    over = [cell.of and cell.of.value for cell in shown["samples/s over MPS without limits"]]
+    assert over == [1.5, None, None]
 
 
 def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tmp_path):

@@ -279,8 +279,8 @@ def test_what_is_private_or_unfinished_is_not_sealed(copy, capsys):
 
 
 def test_an_archive_checks_itself(finished, tmp_path):
-    assert artifact(finished, tmp_path / "a.tar.gz") == 0
-    with tarfile.open(tmp_path / "a.tar.gz") as packed:
+    assert artifact(finished, tmp_path / "a.tar.xz") == 0
+    with tarfile.open(tmp_path / "a.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")
     there = tmp_path / "gpu-collocation-study-ladder"
     for folder, name in ((there, "MANIFEST"), (there / "results/ladder", "raw")):

@@ -1,6 +1,6 @@
 """For README and docs/results.md: how hosts differ, what a crowd gains, what benches found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -60,15 +60,14 @@ def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, flo
     return predict(method, alone).stp, measured
 
 
-def watching() -> dict[str, dict]:
-    """Watcher → on which GPU, in how many blocks, and how a job's throughput and the power change
-    beside it (%): value, low, high.
+def watching() -> Iterator[tuple[str, dict]]:
+    """Watchers, and of each on which GPU, in how many blocks, and how a job's throughput and the
+    power change beside it (%): value, low, high.
     """
-    found = {}
     for path in sorted(RESULTS.glob("watching*.json")):
         [case] = read_json(path).values()
-        found |= {name: told | {"gpu": case["gpu"]} for name, told in case["watchers"].items()}
-    return found
+        for name, told in case["watchers"].items():
+            yield name, told | {"gpu": case["gpu"]}
 
 
 def sped(*events: str) -> list[float]:
