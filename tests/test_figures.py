@@ -94,12 +94,14 @@ def test_ways_of_writing_a_server_are_told_apart():
     assert "written" not in beyond.served(frame(rows))
 
 
-def test_a_job_alone_on_more_hosts_than_its_sets_hides_no_set():
+def test_a_job_alone_or_sets_with_limits_on_more_hosts_hide_no_set():
     at = {"implementation": "bf16", "value": 1.0, "n": 1}
     rows = [Estimate("rate", "1x_asr_b240", method="naive", hosts=5, **at)]
     rows += [Estimate("rate", f"{n}x_asr_b240", method="mps", hosts=hosts, **at)
              for n, hosts in ((2, 2), (3, 4), (7, 1))]  # fmt: skip
     assert [*select.copies(frame(rows), "rate")["jobs"]] == [1, 2, 3]
+    rows.append(Estimate("rate", "7x_asr_b240", method="mps_1g", hosts=5, **at))
+    assert [*select.copies(frame(rows), "rate")["jobs"]] == [1, 2, 3, 7]  # the last: mps_1g
 
 
 STUDIES = {

@@ -8,7 +8,7 @@ from workflow.collocation.spec.names import parse_scenario
 
 PLACE = ["scenario", "implementation", "method"]
 MOST = 6  # series of a panel, or panels of a figure
-HOSTS_OF_EACH = 1 / 2  # of the most on which any set of the job was measured
+HOSTS_OF_EACH = 1 / 2  # of the most on which a set of the job that is drawn was measured
 SETS_OF_EACH = 1 / 4  # a job with fewer sets, as a share of the most, is no series
 
 
@@ -20,7 +20,7 @@ def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame
     parsed = rows["scenario"].map(parse_scenario)
     alike = parsed.map(lambda each: not each.mixed and not each.variant).astype(bool)
     rows = rows.assign(workload=[each.parts[0][0] for each in parsed])
-    most = rows["hosts"].where(rows["jobs"] > 1)
+    most = rows["hosts"].where((rows["jobs"] > 1) & rows["method"].isin(METHODS))
     most = most.groupby([rows["workload"], rows["implementation"]]).transform("max").fillna(0)
     return rows[alike & (rows["hosts"] >= HOSTS_OF_EACH * most) & rows["value"].notna()]
 
