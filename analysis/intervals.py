@@ -102,13 +102,15 @@ def kinds(found: pd.DataFrame) -> pd.Series:
     """The kind of set that each row is of, by the design and by what its jobs show alone, so that
     no number chooses its own variance.
 
+    What they show alone is the mean of hosts, however many cells each has.
     `alone_` (one separate process) or `set_`, and `graph` (a CUDA graph); `busy` (no job waits for
     its host: GRACT alone of BUSY or more); `full` (one does, and together they ask for more than
     one GPU: X of `analysis.predict`); `waits` (all others, and after a job left).
     """
     ones = (found["method"] == "naive") & (found["window"] == "")
     ones = found[ones & found["quantity"].isin(ACTIVITY.values())]
-    alone = ones.groupby(["quantity", "implementation", "scenario"])["value"].mean().to_dict()
+    what = ["quantity", "implementation", "scenario"]
+    alone = ones.groupby([*what, "host"])["value"].mean().groupby(what).mean().to_dict()
 
     def kind(scenario: str, implementation: str, method: str, window: str) -> str:
         of, family = parse_scenario(scenario), family_of(method)

@@ -94,6 +94,17 @@ def test_ways_of_writing_a_server_are_told_apart():
     assert "written" not in beyond.served(frame(rows))
 
 
+@pytest.mark.parametrize("gains", [1.9, 2.1])
+def test_a_title_says_of_a_gain_above_the_number_of_jobs_that_one_alone_ran_slow(gains):
+    at = {"scenario": "2x_asr_b240", "implementation": "bf16", "method": "mps", "n": 1, "hosts": 1}
+    told = {"stp": gains, "slowdown_worst": 2 / gains, "rate": 10 * gains}
+    rows = frame([Estimate(name, **at, value=value) for name, value in told.items()])
+    for name in ("gain_against_slowdown", "rate_against_n"):
+        with style.context():
+            title = registered()[name][1](rows).title
+        assert ("ran slow" in title) == (gains > 2) and len(title.split()) <= 12
+
+
 def test_a_job_alone_or_sets_with_limits_on_more_hosts_hide_no_set():
     at = {"implementation": "bf16", "value": 1.0, "n": 1}
     rows = [Estimate("rate", "1x_asr_b240", method="naive", hosts=5, **at)]

@@ -274,3 +274,12 @@ def test_kinds_of_sets(scenario, implementation, method, window, kind):
     rows.append(cell("rate", scenario, implementation, method, "h1", 1.0, window=window))
     assert kinds(pd.DataFrame(rows)).iloc[-1] == kind
     assert set(PLACE) < set(rows[-1])
+
+
+def test_a_kind_counts_hosts_alike_however_many_cells_each_has():
+    one = {"quantity": "smact", "scenario": "1x_thin", "implementation": "bf16", "method": "naive"}
+    rows = [cell(**one, host=host, value=share, number=number)
+            for host, share, cells in (("h1", 0.30, 1), ("h2", 0.21, 9))
+            for number in range(cells)]  # fmt: skip
+    rows.append(cell("rate", "4x_thin", "bf16", "mps", "h1", 1.0))  # asks for 4 x 0.255
+    assert kinds(pd.DataFrame(rows)).iloc[-1] == "set_full"

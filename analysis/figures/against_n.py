@@ -64,7 +64,7 @@ def _title(estimates: pd.DataFrame) -> str:
     if gains.empty:
         return "Throughput against the number of jobs"
     best = select.best(gains)
-    do = f"{best.jobs} {way(best.method)} do {labels.number(best.value)} times one's work"
+    do = f"{best.jobs} {way(best.method)} gain {select.gain(best)}"
     return f"{labels.job(best.workload)}: {do}"
 
 

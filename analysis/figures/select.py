@@ -3,6 +3,7 @@
 import pandas as pd
 
 from analysis import estimates as table
+from analysis import labels
 from analysis.figures.style import METHODS
 from workflow.collocation.spec.names import parse_scenario
 
@@ -69,3 +70,9 @@ def largest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 def best(rows: pd.DataFrame) -> tuple:
     """The row with the highest value, as a named tuple."""
     return next(rows.loc[[rows["value"].idxmax()]].itertuples(index=False))
+
+
+def gain(row: tuple, more: str = "") -> str:
+    """What a title says of a row of STP, with `more`; of a gain above the number of jobs, why."""
+    slow = row.value > row.jobs > 1
+    return f"{labels.number(row.value)} times{' (one alone ran slow)' if slow else more}"

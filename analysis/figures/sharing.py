@@ -70,8 +70,8 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     style.ratios(axes, "x", "y")
     shown = pd.concat(found.values())
     most = select.best(shown)
-    title = f"{labels.job(most.workload)}: {most.jobs} gain {labels.number(most.value)} "
-    title += f"times, at a slowdown of {labels.number(most.value_beside)}"
+    slowdown = f", at a slowdown of {labels.number(most.value_beside)}"
+    title = f"{labels.job(most.workload)}: {most.jobs} gain {select.gain(most, slowdown)}"
     return Drawing(title, shown, drawn)
 
 

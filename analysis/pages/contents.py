@@ -58,7 +58,7 @@ SET = {
     "edge error": ("energy_edge_error", as_.share),
 }
 LIMITED = {name: SET[name] for name in ("samples/s", "STP", "slowest takes", "GRACT", "SMACT")}
-LIMITED["samples/s over MPS without limits"] = ("rate_over_mps", as_.num)
+LIMITED["samples/s over MPS without limits"] = ("rate_over_mps", as_.span)
 OPTION = {
     "samples/s": ("rate", as_.bare),
     "STP": ("stp", as_.span),
