@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import labels
 from analysis.choose import PARTNER, place, way
-from analysis.estimates import MEASURED, Row, by_id, get, identity
+from analysis.estimates import MEASURED, Row, by_id, get, identity, ranged
 from analysis.gract_lines import AT, POINTS
 from analysis.quantities import QUANTITIES
 from analysis.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
@@ -176,6 +176,10 @@ class _Judge:
         ids = [f"{e.id}@{host}" for host in self.hosts]
         return [self.numbers[each] for each in ids if each in self.numbers] or [e]
 
+    def _span(self, e: Row) -> str:
+        """A number with the values of its hosts, which decide, or the interval of a line."""
+        return labels.span(ranged(e, [point.value for point in self._points(e)]))
+
     def _need(self, need: Need) -> NeedJudged:
         """Read host by host; what is met on a host makes the tests comparable there."""
         cell = CellJudged(
@@ -189,7 +193,7 @@ class _Judge:
         met = tuple(point.host for point in points if need.admits(point))
         on = "on no host" if not met else f"on {', '.join(met)} only"
         met_on = "" if "" in met else f" That is so {on}." if len(met) < len(points) else ""
-        note = f"{what} is {labels.span(e)}, and the comparison needs it {need.rule}.{met_on}"
+        note = f"{what} is {self._span(e)}, and the comparison needs it {need.rule}.{met_on}"
         return NeedJudged(need, met, note)
 
     def _scenario(self, mix: dict[str, int], of: Need | Test) -> str:
@@ -310,7 +314,7 @@ class _Judge:
             if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the one that speaks for it least
                 deciding.sort(key=value, reverse=test.below is not None)
             cell, others = deciding[0], verdict == Verdict.HOLDS and len(cells) > 1
-            span = labels.span(self.numbers[cell.ids[0]])
+            span = self._span(self.numbers[cell.ids[0]])
             why = f"For {cell.label}, {_title(test.quantity)} is {span}, "
             why += f"and must be {test.rule}: {cell.said}"
             why += "; the other readings hold too." if others else "."

@@ -7,7 +7,7 @@ gives the same fields), because a Series has own meanings for `name` and `flags`
 
 import re
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -158,6 +158,12 @@ def on_hosts(frame: pd.DataFrame, e: Row) -> pd.DataFrame:
     """The same number host by host."""
     ids = [f"{e.id.partition('@')[0]}@{host}" for host in hosts(frame)]
     return frame.loc[[each for each in ids if each in frame.index]]
+
+
+def ranged(e: Row, values: Sequence[float]) -> Row:
+    """With the lowest and the highest value of several hosts in place of an interval."""
+    several = len(values) > 1
+    return e._replace(spread=RANGE, low=min(values), high=max(values)) if several else e
 
 
 def hosts(frame: pd.DataFrame) -> list[str]:

@@ -75,6 +75,14 @@ def test_what_one_interleaved_cell_tells_of_itself_decides_nothing(spread, verdi
     assert decide(cell("stp", (1.6, 1.9), spread=spread), MORE).verdict == verdict
 
 
+def test_a_claim_shows_the_values_of_the_hosts_that_decide_it():
+    rows = cell("stp", (1.6, 1.9), 1.7, (1.2, 1.4))
+    found = decide(rows, MORE)
+    [shown] = contents.verdicts([found], frame(rows))["ours"]
+    for text in (shown.spell(shown.of), found.note):
+        assert "(1.30 to 1.75)" in text
+
+
 @pytest.mark.parametrize(
     ("third", "verdict"),
     [

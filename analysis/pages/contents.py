@@ -324,6 +324,7 @@ def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
         testable = each.verdict != "not testable"
         first = each.deciding if testable else next((c for c in every if c.reported), None)
         ours, paper = table.at(estimates, first.ids[0]) if testable else None, ""
+        ours = ours and table.ranged(ours, [*table.on_hosts(estimates, ours)["value"]])
         if theirs := first and table.at(estimates, first.reported):
             done = theirs.quantity == "outcome"
             paper = labels.status(theirs.status) if done else as_.num(theirs)
