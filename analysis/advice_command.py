@@ -12,17 +12,17 @@ from analysis.pages import contents, tables
 from workflow.collocation.spec.errors import bounded
 
 LEGEND = """\
-* no other set is better in throughput, slowdown and memory.
++ no other set is better in throughput, slowdown and memory.
 S: the factor that kernels side by side win; an idle GPU lowers it.
 Over fastest: over one job alone in the fastest way it was written."""
 
 
 def table(advice: Advice, but: Collection[str] = ()) -> str:
-    """One job for a terminal: what is advised, without caveats in `but`, then its options, with `*`
+    """One job for a terminal: what is advised, without caveats in `but`, then its options, with `+`
     on the Pareto set.
     """
     shown = contents.options(advice, advice.options)
-    best = ["*" if option in advice.pareto else " " for option in advice.options]
+    best = ["+" if option in advice.pareto else " " for option in advice.options]
     shown["run"] = [f"{mark} {run}" for mark, run in zip(best, shown["run"], strict=True)]
     lines = "\n".join([*advice.sentences(but), tables.terminal(shown)])
     job = f"{labels.job(advice.job)}, {labels.implementation(advice.implementation)}"

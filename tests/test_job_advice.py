@@ -411,7 +411,8 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     assert len(known) == 3
     [page] = studio.folder.glob("results/*/results.md")
     [explorer] = studio.folder.glob("results/*/explorer.html")
-    for text in (page.read_text(), explorer.read_text()):
+    [picture] = studio.folder.glob("results/*/figures/rate_against_n.svg")
+    for text in (page.read_text(), explorer.read_text(), picture.read_text()):
         assert "steps/s" in text and "as it is" in text
         assert "samples/s" not in text and "paper style" not in text
 

@@ -63,7 +63,7 @@ def run(given: Namespace) -> str:
     found, index = estimates.read(given.folder / "estimates.parquet"), []
     with style.context():
         for name, (caption, function) in registered().items():
-            drawing = function(found)
+            drawing, caption = function(found), labels.of_script(given.folder, caption)
             index.append((name, drawing.title if drawing else "", caption))
             data = given.folder / f"figures/{name}.csv"
             pictures = [data.with_suffix(ending) for ending in style.METADATA]
@@ -72,8 +72,8 @@ def run(given: Namespace) -> str:
                     path.unlink(missing_ok=True)
                 continue
             update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
-            for axes in drawing.figure.axes:
-                axes.set_ylabel(labels.of_script(given.folder, axes.get_ylabel()))
+            for text in style.names(drawing.figure):
+                text.set_text(labels.of_script(given.folder, text.get_text()))
             if not given.data_only:
                 style.save(drawing.figure, drawing.title, caption, pictures)
     index = pd.DataFrame(index, columns=["figure", "title", "caption"])

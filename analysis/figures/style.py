@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from PIL import Image
 
@@ -142,6 +143,12 @@ def legend(figure: Figure, handles: Sequence[Line2D], columns: int = 4) -> None:
     columns = min(len(handles), columns)
     place = {"loc": "lower left", "ncols": columns, "columnspacing": 1.2, "borderpad": 0}
     figure.legend(handles=handles, **place).set_in_layout(False)
+
+
+def names(figure: Figure) -> list[Text]:
+    """What names units and ways of writing a job: labels of y axes, and legends."""
+    named = [text for legend in figure.legends for text in legend.get_texts()]
+    return [axes.yaxis.label for axes in figure.axes] + named
 
 
 def counts(axes: Axes, found: Iterable[int]) -> None:
