@@ -76,8 +76,9 @@ def cost(cell: Cell, ready: Path, device, command: list[str] | None) -> dict | N
 
 
 def told(rates: list[float], powers: list[float]) -> dict:
-    """What the blocks' ratios tell."""
-    return {"throughput": change(rates), "power": change(powers), "blocks": len(rates)}
+    """What the blocks' ratios tell, and the ratios."""
+    found = {"throughput": change(rates), "power": change(powers), "blocks": len(rates)}
+    return found | {"ratios": {"throughput": rates, "power": powers}}
 
 
 def energy_of(gpu: str) -> Callable[[], float]:
