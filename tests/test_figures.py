@@ -13,6 +13,7 @@ from analysis.__main__ import main as analysis
 from analysis.estimates import INTERVAL
 from analysis.figures import registered, select, style
 from analysis.pages import FIGURES, beyond
+from analysis.records.flags import ABOVE_COUNT
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -98,7 +99,8 @@ def test_ways_of_writing_a_server_are_told_apart():
 def test_a_title_says_of_a_gain_above_the_number_of_jobs_that_one_alone_ran_slow(gains):
     at = {"scenario": "2x_asr_b240", "implementation": "bf16", "method": "mps", "n": 1, "hosts": 1}
     told = {"stp": gains, "slowdown_worst": 2 / gains, "rate": 10 * gains}
-    rows = frame([Estimate(name, **at, value=value) for name, value in told.items()])
+    marks = {"flags": ABOVE_COUNT if gains > 2 else ""}  # as analysis.publish marks it
+    rows = frame([Estimate(name, **at, **marks, value=value) for name, value in told.items()])
     for name in ("gain_against_slowdown", "rate_against_n"):
         with style.context():
             title = registered()[name][1](rows).title

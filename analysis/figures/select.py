@@ -5,6 +5,7 @@ import pandas as pd
 from analysis import estimates as table
 from analysis import labels
 from analysis.figures.style import METHODS
+from analysis.records import flags
 from workflow.collocation.spec.names import parse_scenario
 
 PLACE = ["scenario", "implementation", "method"]
@@ -74,5 +75,5 @@ def best(rows: pd.DataFrame) -> tuple:
 
 def gain(row: tuple, more: str = "") -> str:
     """What a title says of a row of STP, with `more`; of a gain above the number of jobs, why."""
-    slow = row.value > row.jobs > 1
+    slow = flags.ABOVE_COUNT in flags.split(row.flags)
     return f"{labels.number(row.value)} times{' (one alone ran slow)' if slow else more}"
