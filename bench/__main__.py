@@ -8,7 +8,6 @@ No rate passes or fails. `watching` tells what watching a GPU costs (bench/watch
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -83,12 +82,14 @@ def graph_alone(cell: Cell, device) -> Iterator[dict]:
         yield spec
 
 
-def profiled(profiler: str, cell: Cell, device, blocks: int) -> dict | None:
-    """What a profiler costs the cell's job, which is a CUDA graph."""
-    from bench.profiler import cost
+def profiled(cell: Cell, device, blocks: int) -> dict:
+    """What torch.profiler costs the cell's job, which is a CUDA graph."""
+    from bench.graphed import in_fresh_process
+    from bench.profiler import job
 
     with graph_alone(cell, device) as spec:
-        return cost(profiler, spec, device.uuid, blocks)
+        about = (spec, device.uuid, watching.ORDER, blocks)
+        return watching.told(*in_fresh_process(job, *about))
 
 
 def watched(cell: Cell, ready: Path, device, blocks: int) -> Iterator[tuple[str, dict]]:
@@ -98,8 +99,7 @@ def watched(cell: Cell, ready: Path, device, blocks: int) -> Iterator[tuple[str,
         for name, command in watching.watchers(device).items()
     }
     if device and cell.spec.implementation.cuda_graph:
-        profilers = ["torch.profiler", *(["ncu"] if shutil.which("ncu") else [])]
-        ways |= {name: partial(profiled, name, cell, device, blocks) for name in profilers}
+        ways["torch.profiler"] = partial(profiled, cell, device, blocks)
     for name, way in ways.items():
         told = way()
         if told is None:
