@@ -102,8 +102,8 @@ class Advice:
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
     together. best: the most work within the bounds. advised: the fewest jobs within a tenth of it.
     shared: what is advised, or where that is one job, the best set within the bounds. rewrite:
-    that, and how much, the job should be written better, as a sentence. unbound: a bound on memory
-    was given, and no memory is known.
+    that, and how much, the job should be written better, as a sentence. bounded: bounds were given.
+    unbound: one on memory, and no memory is known.
     """
 
     job: str
@@ -114,6 +114,7 @@ class Advice:
     advised: Option | None
     shared: Option | None
     rewrite: str
+    bounded: bool
     unbound: bool
 
     @property
@@ -164,13 +165,15 @@ class Advice:
             top = min(self.sets, key=lambda option: option.costs)
             return [f"Only one at a time {known} the bounds; without them, {top.told}."]
         if self.undecided:
-            return [f"Undecided: {shared.told}, which includes no gain. Measure more replicates."]
+            more = "on more hosts" if len(shared.hosts) > 1 else "more replicates"
+            return [f"Undecided: {shared.told}, which includes no gain. Measure {more}."]
         if advised.n == 1 and shared.stp.value <= 1:
             return [f"Run one at a time: no set does more. The best is {shared.told}."]
         if advised.n == 1:
             told = "Run one at a time: that is within a tenth of the best set, "
             return [f"{told}{shared.told}."]
-        more = [f"The most throughput: {best.told}."] * (best != advised)
+        within = " within the bounds" * self.bounded
+        more = [f"The most throughput{within}: {best.told}."] * (best != advised)
         return [f"Run {advised.told}.", *more]
 
 
@@ -226,6 +229,7 @@ def advise(
 def _advice(
     job: str, written: str, mine: list[Option], slowdown: float, memory: float, rewrite: str
 ) -> Advice:
+    bounded = min(slowdown, memory) < inf
     unbound = memory < inf and not any(option.numbers["memory"] for option in mine)
     memory = inf if unbound else memory
     allowed = [option for option in mine if option.within(slowdown, memory)]
@@ -236,7 +240,7 @@ def _advice(
     shared = advised if advised in sets else min(sets, key=lambda o: o.costs, default=None)
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     chosen = (tuple(mine), tuple(pareto), best, advised, shared)
-    return Advice(job, written, *chosen, rewrite, unbound)
+    return Advice(job, written, *chosen, rewrite, bounded, unbound)
 
 
 def _rewrite(estimates: pd.DataFrame, job: str, implementation: str) -> str:

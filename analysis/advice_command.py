@@ -12,7 +12,8 @@ from analysis.pages import contents, tables
 from workflow.collocation.spec.errors import bounded
 
 LEGEND = """\
-+ no other set is better in throughput, slowdown and memory.
++ no other set is better in throughput, slowdown and memory; sets with limits of SMs or priorities
+are left out (see results.md).
 S: the factor that kernels side by side win; an idle GPU lowers it.
 Over fastest: over one job alone in the fastest way it was written."""
 
@@ -33,13 +34,16 @@ def run(given: Namespace) -> str:
     """The command: a short table for each job."""
     bounded(vars(given), {"slowdown": 1, "memory": 0})
     estimates = table_of.read(given.folder / "estimates.parquet")
-    known = table_of.workloads(estimates)
+    known, bounds = table_of.workloads(estimates), {"slowdown": "", "memory": " GB"}
     if given.job and given.job not in known:
-        raise ValueError(f"--job {given.job}: not in this study; there are: {', '.join(known)}")
+        raise ValueError(f"JOB={given.job}: not in this study; there are: {', '.join(known)}")
     found = advise(estimates, given.job, given.slowdown, given.memory)
     said = common(found)
     about = "All advice: " * bool(said) + " ".join(said)
     short = contents.summary(found)
-    head = (scope(estimates), LEGEND, unmeasured(estimates, found), about)
+    said_of = (f"{n} ≤ {getattr(given, n):g}{unit}" for n, unit in bounds.items())
+    within = ", ".join(said for said in said_of if "inf" not in said)
+    within = f"Within the bounds: {within}." * bool(within)
+    head = (scope(estimates), LEGEND, within, unmeasured(estimates, found), about)
     head += ("" if short.empty else tables.terminal(short),)
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

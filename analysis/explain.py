@@ -86,6 +86,7 @@ def _span(e: Row) -> str:
 def run(given: Namespace) -> str:
     """The command: what is behind a number."""
     if not given.id:
-        raise ValueError("which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD: see estimates.csv")
+        where = given.folder / "tables/sets.csv"
+        raise ValueError(f"which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD, as in {where}")
     estimates = table.read(given.folder / "estimates.parquet")
     return explain(estimates, given.id)

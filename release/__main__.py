@@ -28,7 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     asked = [given["study"]] if "study" in given else given.get("studies", [])
     for study in asked:
         if not study.is_dir():
-            sys.stderr.write(f"{study}: no such folder; STUDY=NAME has it in results/\n")
+            there = ", ".join(sorted(path.parent.name for path in study.parent.glob("*/cells")))
+            sys.stderr.write(f"{study}: no such folder; studies there: {there or 'none'}\n")
             return 2
     try:
         return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)

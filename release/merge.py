@@ -33,6 +33,8 @@ def merge(source: Path, config: Sequence[str]) -> int:
     values = read_values(config) | {"gpu": "cpu", "measure": True}  # nothing is, and all is planned
     with tempfile.TemporaryDirectory(prefix="merge-") as scratch:
         try:
+            if not source.exists():
+                raise ValueError("no such file or folder")
             folder = _unpacked(source, Path(scratch)) if source.is_file() else source
             names = manifest.shipped(folder)
             found = {a: files for a, files in manifest.attempts(names).items() if RUN in files}

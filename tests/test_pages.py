@@ -119,8 +119,11 @@ def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     told = dict.fromkeys(NUMBERS) | {"stp": row}
     two, seven = (Option("mps", n, told, 1.0, (), (2.0, 9.0)) for n in (2, 7))
     of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
-    rows = contents.advice([SimpleNamespace(**of, advised=two, best=seven, undecided=False)])
+    of |= {"sets": (two, seven), "advised": two, "best": seven, "undecided": False}
+    rows = contents.advice([SimpleNamespace(**of, bounded=False)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]
+    rows = contents.advice([SimpleNamespace(**of, bounded=True)])
+    assert list(rows["chosen"]) == ["advised", "most throughput within the bounds"]
 
 
 def test_a_page_shows_figures_that_are_drawn_and_names_the_others(study):

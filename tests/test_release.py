@@ -369,7 +369,7 @@ def test_two_hosts_that_measured_the_same_replicate_stay_two_and_come_once(tmp_p
     settings = ["study=ladder", f"results={results}", "measure=false"]
     plan = subprocess.run([*shown, *settings], cwd=REPOSITORY, capture_output=True, text=True)
     n = len(MEASURED_ONCE)
-    assert f"({n} merged from elsewhere), {2 * n} measured, 0 to run now\n" in plan.stdout
+    assert f"({n} merged from elsewhere), {2 * n} measured, " in plan.stdout
     again = merge(other, results)
     assert f"0 attempts merged, {len(MEASURED_ONCE)} were there" in again.stdout
     assert there(own) == after

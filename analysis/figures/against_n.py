@@ -15,7 +15,7 @@ from workflow.collocation.spec.names import implementation_order
 @figure(
     "Samples/s of all jobs together. Colour: how the job is written; solid: under MPS, "
     "dashed: separate processes, dotted: on CUDA streams. Grey line, if any: one job alone in "
-    "the fastest way. Ways of writing may have been measured on different hosts."
+    "the fastest way. Ways of writing may have been measured on different hosts. " + select.DRAWN
 )
 def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each way of writing it and each method."""

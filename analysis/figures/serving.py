@@ -105,7 +105,7 @@ def _against_training(
     axes.set_xlabel(f"{across}, ms" + " (numbers: requests/s)" * servers)
     others = ", if no other is named" * (rows["trained"].nunique() > 1)
     axes.set_ylabel(f"{labels.job(usual)}{others}, samples/s")
-    axes.set_xlim(0, 1.2 * rows[["value", "high"]].max(axis=None))
+    axes.set_xlim(0, 1.2 * rows[["value", "high", "bound"]].max(axis=None))
     axes.set_ylim(bottom=0)
     title = f"Training against {across}"
     # What was measured once, or on few hosts, has no interval, and decides nothing.

@@ -46,15 +46,15 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     axes.legend(loc="upper right")
     title = "What sharing gains, against the SMACT of one job"
     if len(idle := largest[largest["smact"] < LOW]) > 1:
-        gain = labels.range_of(idle["value"])
-        title = f"The largest sets of jobs below {100 * LOW:.0f} % SMACT alone gain {gain} times"
+        title = f"The largest sets of jobs below {100 * LOW:.0f} % SMACT alone gain "
+        title += f"{labels.range_of(idle['value'])} times{select.ran_slow(select.best(idle))}"
     return Drawing(title, gains, drawn)
 
 
 @figure(
-    "Throughput gain (STP) against the slowdown of the slowest job, up to the "
-    "largest set; both are relative to one such job alone. Solid: under MPS, dashed: separate "
-    "processes, dotted: on CUDA streams."
+    "Throughput gain (STP) against the slowdown of the slowest job, both "
+    "relative to one such job alone. Solid: under MPS, dashed: separate processes, dotted: on CUDA "
+    "streams. " + select.DRAWN
 )
 def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     """A path for each job and method over the number of jobs."""
@@ -77,7 +77,7 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
 
 @figure(
     "Throughput of a set under MPS over that of the same set as separate processes. Large marks: "
-    "all hosts; small marks: one host each."
+    "all hosts; small marks: one host each. " + select.DRAWN
 )
 def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each set."""

@@ -57,7 +57,7 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
 
 @figure(
     "By how much throughput differs between replicates on one host (coefficient of variation): "
-    "jobs alone, and the largest set of each."
+    "jobs alone, and the largest set of each, with data on the GPU. The medians count all sets."
 )
 def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job alone, and for its largest set by each method."""

@@ -87,7 +87,7 @@ class Answer:
         if asked.words[:1] == [sys.executable]:
             first += "; run by this project's Python"
         if job.on_cpu:
-            first += ". This tries the command on a CPU, and says nothing about sharing a GPU."
+            first += ". On a CPU it predicts nothing, and says nothing about sharing a GPU."
         alone = [labels.number(job.rate, f"{asked.unit}/s")]
         alone += [f"{name.upper()} {share:.2f}" for name, share in job.shares.items()]
         alone += [f"{job.memory_gb:.1f} GB"] * bool(job.card_gb) + [f"{job.cores:.1f} cores busy"]

@@ -59,6 +59,7 @@ SET = {
 }
 LIMITED = {name: SET[name] for name in ("samples/s", "STP", "slowest takes", "GRACT", "SMACT")}
 LIMITED["samples/s over MPS without limits"] = ("rate_over_mps", as_.span)
+UNCHECKED = ", bound on memory not checked"
 OPTION = {
     "samples/s": ("rate", as_.bare),
     "STP": ("stp", as_.span),
@@ -271,16 +272,17 @@ def _of_option(option: Option) -> dict[str, Number]:
 
 
 def _chosen(of: Advice, option: Option) -> str:
-    """`advised` or `undecided`, `most throughput`, both or neither."""
-    named = {"undecided" if of.undecided else "advised": of.advised, "most throughput": of.best}
-    return ", ".join(name for name, one in named.items() if one == option)
+    """`advised` or `undecided`, `most throughput`, both or neither; where there is a choice."""
+    most = "most throughput" + " within the bounds" * of.bounded
+    named = {"undecided" if of.undecided else "advised": of.advised, most: of.best}
+    return ", ".join(name for name, one in named.items() if one == option and of.sets)
 
 
 def summary(found: Iterable[Advice]) -> pd.DataFrame:
     """What to run of each job that was measured in sets, on one line."""
     made = [
         {"job": labels.job(each.job), "written": _written(each)}
-        | {"run": each.advised.label + ", undecided" * each.undecided}
+        | {"run": each.advised.label + ", undecided" * each.undecided + UNCHECKED * each.unbound}
         | _of_option(each.advised)
         | {"measured in": Number(each.advised.stp, as_.how_many)}
         for each in found

@@ -61,13 +61,13 @@ def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, flo
 
 
 def watching() -> Iterator[tuple[str, dict]]:
-    """Watchers, and of each on which GPU, in how many blocks, and how a job's throughput and the
-    power change beside it (%): value, low, high.
+    """Watchers, and of each on which GPU, in which file, in how many blocks, and how a job's
+    throughput and the power change beside it (%): value, low, high.
     """
     for path in sorted(RESULTS.glob("watching*.json")):
         [case] = read_json(path).values()
         for name, told in case["watchers"].items():
-            yield name, told | {"gpu": case["gpu"]}
+            yield name, told | {"gpu": case["gpu"], "file": path.name}
 
 
 def sped(*events: str) -> list[float]:

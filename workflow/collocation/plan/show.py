@@ -44,7 +44,8 @@ def _counts(session: Session) -> str:
     )
     said = f"{len(every)} cells"
     said += f" ({len(session.elsewhere)} merged from elsewhere)" * bool(session.elsewhere)
-    said += f", {done} measured, {len(session.jobs)} to run now"
+    said += f", {done} measured, "
+    said += f"{len(session.jobs)} to run now" if session.measuring else f"{len(every) - done} not"
     if refused := sum(session.refusal(job.cell) is not None for job in session.jobs):
         said += f" ({refused} of them 'unsupported')"
     if session.later:
@@ -78,6 +79,8 @@ def _notes(session: Session) -> list[str]:
         )
     if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
+    if not session.jobs and (page := session.folder / "results.md").exists():
+        notes.append(f"what it found: {page}")
     return notes
 
 
