@@ -128,12 +128,17 @@ def rows_named(axes: Axes, names: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
+def halo() -> list[withStroke]:
+    """White around a text, so that a line behind it leaves it readable."""
+    return [withStroke(linewidth=2, foreground="white")]
+
+
 def end(axes: Axes, x: float, y: float, name: str, color: str) -> None:
     """Name a point. `save` places all names of a panel, so that they do not overlap."""
     found = getattr(axes.figure, "names", [])
     text = axes.text(x, y, name, color=color, size=SMALL, va="center", zorder=4)
     text.set_in_layout(False)
-    text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    text.set_path_effects(halo())
     axes.figure.names = [*found, (axes, text)]
 
 

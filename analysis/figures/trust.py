@@ -42,6 +42,8 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
         paper = theirs[(theirs["quantity"] == "stp") & (theirs["scenario"] == e.scenario)]
         paper = paper.loc[paper["method"] == e.method, "value"].iloc[0]
         axes.plot(e.gract, paper, "x", color=look["color"], markersize=7)
+        left = place | {"xytext": (-right - 5, -3), "path_effects": style.halo()}
+        axes.annotate(f"{e.jobs}", (e.gract, paper), **left)
         off = max(off, abs(e.value / paper - 1))
     for axes, name in zip(panels, jobs, strict=True):
         axes.set(title=labels.job(name), xlabel="GRACT of one job alone")
