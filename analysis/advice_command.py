@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Collection
+from math import isfinite
 from textwrap import indent
 
 from analysis import estimates as table_of
@@ -11,11 +12,13 @@ from analysis.choose import scope
 from analysis.pages import contents, tables
 from workflow.collocation.spec.errors import bounded
 
-LEGEND = """\
+PARETO = """\
 + no other set is better in throughput, slowdown and memory; sets with limits of SMs or priorities
-are left out (see results.md).
-S: the factor that kernels side by side win; an idle GPU lowers it.
-Over fastest: over one job alone in the fastest way it was written."""
+are left out (see results.md)."""
+LEGEND = {
+    "s": "S: the factor that kernels side by side win; an idle GPU lowers it.",
+    "over_fastest": "Over fastest: over one job alone in the fastest way it was written.",
+}
 
 
 def table(advice: Advice, but: Collection[str] = ()) -> str:
@@ -34,16 +37,18 @@ def run(given: Namespace) -> str:
     """The command: a short table for each job."""
     bounded(vars(given), {"slowdown": 1, "memory": 0})
     estimates = table_of.read(given.folder / "estimates.parquet")
-    known, bounds = table_of.workloads(estimates), {"slowdown": "", "memory": " GB"}
+    known = table_of.workloads(estimates)
     if given.job and given.job not in known:
         raise ValueError(f"JOB={given.job}: not in this study; there are: {', '.join(known)}")
     found = advise(estimates, given.job, given.slowdown, given.memory)
     said = common(found)
     about = "All advice: " * bool(said) + " ".join(said)
     short = contents.summary(found)
-    said_of = (f"{n} ≤ {getattr(given, n):g}{unit}" for n, unit in bounds.items())
-    within = ", ".join(said for said in said_of if "inf" not in said)
-    within = f"Within the bounds: {within}." * bool(within)
-    head = (scope(estimates), LEGEND, within, unmeasured(estimates, found), about)
-    head += ("" if short.empty else tables.terminal(short),)
+    bounds = (("slowdown", given.slowdown, ""), ("memory", given.memory, " GB"))
+    within = [f"{name} ≤ {most:g}{unit}" for name, most, unit in bounds if isfinite(most)]
+    every = [option.numbers for each in found for option in each.options]
+    legend = [line for name, line in LEGEND.items() if any(numbers[name] for numbers in every)]
+    head = [scope(estimates), "\n".join([PARETO, *legend])]
+    head += [f"Within the bounds: {', '.join(within)}."] * bool(within)
+    head += [unmeasured(estimates, found), about, "" if short.empty else tables.terminal(short)]
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

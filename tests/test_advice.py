@@ -221,7 +221,8 @@ def test_the_command_advises_on_one_job_or_all(tmp_path, capsys):
     assert analysis([*command, "--job", JOB, "--slowdown", "2"]) == 0
     text = capsys.readouterr().out
     assert "ResNet26 b32, paper style" in text and "ResNet152" not in text
-    assert "Run 2 under MPS" in text and "over fastest" not in text
+    assert "Run 2 under MPS" in text and "over fastest" not in text.lower()
+    assert "Within the bounds: slowdown ≤ 2." in text
     for wrong, says in (([*command, "--job", "none"], JOB), (["advise", "--folder", "x"], "x: no")):
         assert analysis(wrong) == 1
         error = capsys.readouterr().err

@@ -428,3 +428,5 @@ def test_a_bundle_that_leads_elsewhere_is_refused_with_one_line(tmp_path, kind):
     done = merge(tmp_path / "b.tar.gz", tmp_path / "ours", "study=ladder")
     assert done.returncode == 1 and done.stderr.startswith("nothing more is merged from")
     assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.rglob("escaped"))
+    done = merge(tmp_path / "nowhere", tmp_path / "ours", "study=ladder")
+    assert done.returncode == 1 and "nowhere: no such file or folder" in done.stderr
