@@ -28,6 +28,9 @@ UNTOLD = (
     "loaded at once."
 )
 UNBOUND = "GPU memory is not known here, so no set was held against the bound on it."
+COUNTS = (
+    "Advice counts copies of one job with data on the GPU, without limits of SMs or priorities."
+)
 NUMBERS = ("stp", "rate", "slowdown_worst", "memory", "s", "over_fastest")  # of an option
 COSTS = ("slowdown_worst", "memory")
 
@@ -102,8 +105,8 @@ class Advice:
     options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
     together. best: the most work within the bounds. advised: the fewest jobs within a tenth of it.
     shared: what is advised, or where that is one job, the best set within the bounds. rewrite:
-    that, and how much, the job should be written better, as a sentence. bounded: bounds were given.
-    unbound: one on memory, and no memory is known.
+    that, and how much, the job should be written better, as a sentence. any_bound: one was
+    given that can be checked. unbound: one on memory was, and no memory is known.
     """
 
     job: str
@@ -114,7 +117,7 @@ class Advice:
     advised: Option | None
     shared: Option | None
     rewrite: str
-    bounded: bool
+    any_bound: bool
     unbound: bool
 
     @property
@@ -172,7 +175,7 @@ class Advice:
         if advised.n == 1:
             told = "Run one at a time: that is within a tenth of the best set, "
             return [f"{told}{shared.told}."]
-        within = " within the bounds" * self.bounded
+        within = " within the bounds" * self.any_bound
         more = [f"The most throughput{within}: {best.told}."] * (best != advised)
         return [f"Run {advised.told}.", *more]
 
@@ -229,7 +232,6 @@ def advise(
 def _advice(
     job: str, written: str, mine: list[Option], slowdown: float, memory: float, rewrite: str
 ) -> Advice:
-    bounded = min(slowdown, memory) < inf
     unbound = memory < inf and not any(option.numbers["memory"] for option in mine)
     memory = inf if unbound else memory
     allowed = [option for option in mine if option.within(slowdown, memory)]
@@ -240,7 +242,7 @@ def _advice(
     shared = advised if advised in sets else min(sets, key=lambda o: o.costs, default=None)
     pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
     chosen = (tuple(mine), tuple(pareto), best, advised, shared)
-    return Advice(job, written, *chosen, rewrite, bounded, unbound)
+    return Advice(job, written, *chosen, rewrite, min(slowdown, memory) < inf, unbound)
 
 
 def _rewrite(estimates: pd.DataFrame, job: str, implementation: str) -> str:

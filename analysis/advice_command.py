@@ -7,14 +7,12 @@ from textwrap import indent
 
 from analysis import estimates as table_of
 from analysis import labels
-from analysis.advice import Advice, advise, common, unmeasured
+from analysis.advice import COUNTS, Advice, advise, common, unmeasured
 from analysis.choose import scope
 from analysis.pages import contents, tables
 from workflow.collocation.spec.errors import bounded
 
-PARETO = """\
-+ no other set is better in throughput, slowdown and memory; sets with limits of SMs or priorities
-are left out (see results.md)."""
+PARETO = f"+ no other set is better in throughput, slowdown and memory. {COUNTS}"
 LEGEND = {
     "s": "S: the factor that kernels side by side win; an idle GPU lowers it.",
     "over_fastest": "Over fastest: over one job alone in the fastest way it was written.",
@@ -49,6 +47,6 @@ def run(given: Namespace) -> str:
     every = [option.numbers for each in found for option in each.options]
     legend = [line for name, line in LEGEND.items() if any(numbers[name] for numbers in every)]
     head = [scope(estimates), "\n".join([PARETO, *legend])]
-    head += [f"Within the bounds: {', '.join(within)}."] * bool(within)
+    head += [f"Bounds: {', '.join(within)}."] * bool(within)
     head += [unmeasured(estimates, found), about, "" if short.empty else tables.terminal(short)]
     return "\n\n".join([*filter(None, head), *(table(each, said) for each in found)])

@@ -86,7 +86,7 @@ def _span(e: Row) -> str:
 def run(given: Namespace) -> str:
     """The command: what is behind a number."""
     if not given.id:
-        where = given.folder / "tables/sets.csv"
+        where = given.folder / "estimates.csv"
         raise ValueError(f"which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD, as in {where}")
     estimates = table.read(given.folder / "estimates.parquet")
     return explain(estimates, given.id)

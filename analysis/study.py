@@ -105,6 +105,7 @@ def counts(runs: Runs, plan: Sequence[Mapping], estimates: pd.DataFrame) -> Iter
         what = "an interleaved cell" if turns else "a set"
         yield from _middle(name, times, f"completed replicates of {what}")
     varied = estimates[estimates["quantity"].eq("rate_cv") & estimates["host"].eq("")]
+    varied = varied[varied["window"] == ""]  # not what runs on after a job left
     for name, one in (("alone", True), ("together", False)):
         sets = varied[(varied["jobs"] == 1) == one]
         sets = sets[sets["method"] == "naive"] if one else sets

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     for study in asked:
         if not study.is_dir():
             there = ", ".join(sorted(path.parent.name for path in study.parent.glob("*/cells")))
-            sys.stderr.write(f"{study}: no such folder; studies there: {there or 'none'}\n")
+            sys.stderr.write(f"{study}: no results of a study; there are: {there or 'none'}\n")
             return 2
     try:
         return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)

@@ -100,6 +100,7 @@ def test_unknown_memory_is_no_broken_bound():
     unknown = [row for row in LARGE if row["quantity"] != "memory"]
     assert place(one(unknown, memory=80.0).advised) == ("mps", 3)
     assert advice.UNBOUND in said(unknown, memory=80.0)
+    assert not one(unknown, memory=80.0).any_bound and one(LARGE, memory=80.0).any_bound
     assert advice.UNBOUND not in said(unknown) + said(LARGE, memory=80.0)
     some = [*unknown, number("memory", f"2x_{JOB}", value=10.0)]
     assert place(one(some, memory=80.0).advised) == ("mps", 2)  # of which it is known
@@ -222,7 +223,7 @@ def test_the_command_advises_on_one_job_or_all(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "ResNet26 b32, paper style" in text and "ResNet152" not in text
     assert "Run 2 under MPS" in text and "over fastest" not in text.lower()
-    assert "Within the bounds: slowdown ≤ 2." in text
+    assert "Bounds: slowdown ≤ 2." in text
     for wrong, says in (([*command, "--job", "none"], JOB), (["advise", "--folder", "x"], "x: no")):
         assert analysis(wrong) == 1
         error = capsys.readouterr().err

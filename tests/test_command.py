@@ -310,7 +310,7 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
     assert "11 cells, 0 measured, 11 to run now" in run.output
     again = studio.snakemake()
     assert (studio.results / "complete").exists() and again.nothing_to_do, again.output
-    assert "what it found: " in again.output
+    assert "results.md" in again.output
 
 
 def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):

@@ -363,6 +363,13 @@ def test_counts_add_up(rich):
     assert losses == len({(row["cell"], row["member"]) for row in rows})
 
 
+def test_the_middle_variation_is_of_sets_and_not_of_what_runs_on_after_one_left(rich):
+    varied = [e for e in rich.values() if e.quantity == "rate_cv" and not e.host]
+    assert {e.window for e in varied} > {""}
+    sets = [e.value for e in varied if not e.window and parse_scenario(e.scenario).n > 1]
+    assert rich["count:cv_together"].value == pytest.approx(np.median(sets))
+
+
 def test_outcomes_say_what_became_of_every_planned_set(rich):
     status = {(e.scenario, e.method): e.status for e in rich.values() if e.quantity == "outcome"}
     assert {place: status[place] for place in RICH.ends} == RICH.ends

@@ -100,8 +100,11 @@ def test_a_title_says_of_a_gain_above_the_number_of_jobs_that_one_alone_ran_slow
     at = {"scenario": "2x_asr_b240", "implementation": "bf16", "method": "mps", "n": 1, "hosts": 1}
     told = {"stp": gains, "slowdown_worst": 2 / gains, "rate": 10 * gains}
     marks = {"flags": ABOVE_COUNT if gains > 2 else ""}  # as analysis.publish marks it
-    rows = frame([Estimate(name, **at, **marks, value=value) for name, value in told.items()])
-    for name in ("gain_against_slowdown", "rate_against_n"):
+    rows = [Estimate(name, **at, **marks, value=value) for name, value in told.items()]
+    alone = {**at, "scenario": "1x_asr_b240", "method": "naive", "value": 0.3}
+    rows += [Estimate(name, **alone) for name in ("smact", "gract")]
+    rows = frame(rows)
+    for name in ("gain_against_slowdown", "rate_against_n", "where_to_share"):
         with style.context():
             title = registered()[name][1](rows).title
         assert ("ran slow" in title) == (gains > 2) and len(title.split()) <= 12

@@ -120,9 +120,9 @@ def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     two, seven = (Option("mps", n, told, 1.0, (), (2.0, 9.0)) for n in (2, 7))
     of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
     of |= {"sets": (two, seven), "advised": two, "best": seven, "undecided": False}
-    rows = contents.advice([SimpleNamespace(**of, bounded=False)])
+    rows = contents.advice([SimpleNamespace(**of, any_bound=False)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]
-    rows = contents.advice([SimpleNamespace(**of, bounded=True)])
+    rows = contents.advice([SimpleNamespace(**of, any_bound=True)])
     assert list(rows["chosen"]) == ["advised", "most throughput within the bounds"]
 
 

@@ -12,9 +12,8 @@ PLACE = ["scenario", "implementation", "method"]
 MOST = 6  # series of a panel, or panels of a figure
 HOSTS_OF_EACH = 1 / 2  # of the most on which a set of the job that is drawn was measured
 SETS_OF_EACH = 1 / 4  # a job with fewer sets, as a share of the most, is no series
-
-
-DRAWN = "Drawn are sets of one job with data on the GPU; not those that few of its hosts measured."
+# What `copies` leaves out, for captions.
+DRAWN = "Not drawn: image files, mixes, and sets measured on less than half of a job's hosts."
 
 
 def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
@@ -78,9 +77,5 @@ def best(rows: pd.DataFrame) -> tuple:
 
 def gain(row: tuple, more: str = "") -> str:
     """What a title says of a row of STP, with `more`; of a gain above the number of jobs, why."""
-    return f"{labels.number(row.value)} times{ran_slow(row) or more}"
-
-
-def ran_slow(row: tuple) -> str:
-    """What a title adds to a gain above the number of jobs."""
-    return " (one alone ran slow)" * (flags.ABOVE_COUNT in flags.split(row.flags))
+    slow = flags.ABOVE_COUNT in flags.split(row.flags)
+    return f"{labels.number(row.value)} times{' (one alone ran slow)' if slow else more}"

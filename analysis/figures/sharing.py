@@ -45,9 +45,8 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     style.ratios(axes, "y")
     axes.legend(loc="upper right")
     title = "What sharing gains, against the SMACT of one job"
-    if len(idle := largest[largest["smact"] < LOW]) > 1:
-        title = f"The largest sets of jobs below {100 * LOW:.0f} % SMACT alone gain "
-        title += f"{labels.range_of(idle['value'])} times{select.ran_slow(select.best(idle))}"
+    if len(idle := largest[largest["smact"] < LOW]):
+        title = f"Below {100 * LOW:.0f} % SMACT gains reach {select.gain(select.best(idle))}"
     return Drawing(title, gains, drawn)
 
 

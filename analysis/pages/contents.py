@@ -273,7 +273,7 @@ def _of_option(option: Option) -> dict[str, Number]:
 
 def _chosen(of: Advice, option: Option) -> str:
     """`advised` or `undecided`, `most throughput`, both or neither; where there is a choice."""
-    most = "most throughput" + " within the bounds" * of.bounded
+    most = "most throughput" + " within the bounds" * of.any_bound
     named = {"undecided" if of.undecided else "advised": of.advised, most: of.best}
     return ", ".join(name for name, one in named.items() if one == option and of.sets)
 

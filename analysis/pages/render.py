@@ -79,6 +79,7 @@ class Study(Numbers):
         self.advice = sorted(found, key=lambda each: implementation_order(each.implementation))
         self.common = advice.common(self.advice)
         self.unmeasured = advice.unmeasured(self.estimates, self.advice)
+        self.counts = advice.COUNTS
         listed = folder / "raw.sha256"
         # SHA-256 of the list of the study's raw files; empty where it is not sealed.
         self.root = sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""

@@ -71,10 +71,9 @@ def run(given: Namespace) -> str:
     if given.advice:
         try:
             said = json.loads(given.advice.read_text("utf-8"))
-        except OSError:
-            raise ValueError(
-                f"ADVICE={given.advice}: no such file; 'make advise' names it"
-            ) from None
+        except OSError as error:
+            said = f"{error.strerror}; 'make advise' names the file"
+            raise ValueError(f"ADVICE={given.advice}: {said}") from None
         except ValueError as error:
             raise ValueError(f"{given.advice}: no JSON: {error}") from None
         if missing := [key for key in KEYS if key not in said]:

@@ -80,7 +80,7 @@ def _notes(session: Session) -> list[str]:
     if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
     if not session.jobs and (page := session.folder / "results.md").exists():
-        notes.append(f"what it found: {page}")
+        notes.append(f"read in {session.folder}: {page.name}")
     return notes
 
 
