@@ -68,6 +68,11 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     axes.set(xlabel="slowdown of the slowest job", ylabel="throughput gain (STP)")
     style.ratios(axes, "x", "y")
     shown = pd.concat(found.values())
+    by = shown.groupby(["workload", "implementation", "method"])
+    lone = by.filter(lambda own: len(own) == 1)  # no line says its method; of a heap one name
+    heaps = [lone["method"], lone["value"].round(1), lone["value_beside"].round()]
+    for e in lone.groupby(heaps).head(1).itertuples():
+        style.end(axes, e.value_beside, e.value, labels.method(e.method), style.SOFT)
     most = select.best(shown)
     slowdown = f", at a slowdown of {labels.number(most.value_beside)}"
     title = f"{labels.job(most.workload)}: {most.jobs} gain {select.gain(most, slowdown)}"
