@@ -23,9 +23,14 @@ def require(path: Path) -> None:
     if not path.exists():
         if path.parent.is_dir():
             raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
-        others = sorted(other.parent.name for other in path.parents[1].glob(f"*/{path.name}"))
-        known = f"; there are: {', '.join(others)}" * bool(others)
-        raise FileNotFoundError(f"{path.parent}: no results of a study{known}")
+        raise FileNotFoundError(no_study(path.parent, path.name))
+
+
+def no_study(folder: Path, holds: str) -> str:
+    """That a folder is none of a study, and which are beside it: those that hold this."""
+    others = sorted(other.parent.name for other in folder.parent.glob(f"*/{holds}"))
+    known = f"; there are: {', '.join(others)}" * bool(others)
+    return f"{folder}: no results of a study{known}"
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -28,8 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     asked = [given["study"]] if "study" in given else given.get("studies", [])
     for study in asked:
         if not study.is_dir():
-            there = ", ".join(sorted(path.parent.name for path in study.parent.glob("*/cells")))
-            sys.stderr.write(f"{study}: no results of a study; there are: {there or 'none'}\n")
+            from analysis.files import no_study  # noqa: PLC0415, only then
+
+            sys.stderr.write(f"{no_study(study, 'cells')}\n")
             return 2
     try:
         return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)

@@ -72,8 +72,8 @@ def run(given: Namespace) -> str:
         try:
             said = json.loads(given.advice.read_text("utf-8"))
         except OSError as error:
-            said = f"{error.strerror}; 'make advise' names the file"
-            raise ValueError(f"ADVICE={given.advice}: {said}") from None
+            why = f"{error.strerror}; 'make advise' names the file"
+            raise ValueError(f"ADVICE={given.advice}: {why}") from None
         except ValueError as error:
             raise ValueError(f"{given.advice}: no JSON: {error}") from None
         if missing := [key for key in KEYS if key not in said]:
