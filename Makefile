@@ -15,7 +15,7 @@
 # make verify    do the published numbers follow from the raw files? STUDY=ladder; by default all studies that ship
 # make doctor    what this machine lacks for measuring, and what to do about it; exits with 1 if it cannot measure
 # make artifact  one archive of code, raw and derived results, with instructions: STUDY=ladder OUT=FILE
-# make export    a study's cells into MLflow, as radT has them there, or TensorBoard: STUDY=ladder TO=mlflow (radt, tensorboard)
+# make export    a study's cells into MLflow, with its names or radT's: STUDY=ladder TO=mlflow (or radt)
 # make merge     take in cells of the same study that were measured elsewhere: FROM=FOLDER_OR_BUNDLE
 # make seal      check a finished study, and list its files with their hashes, so that it can ship: STUDY=ladder
 # make readme    write README.md and the generated pages of docs/ from a study that ships: STUDY=ladder

@@ -85,9 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     add = command(
         "export", "a study's cells for an experiment tracker, in parts where some are there"
     )
-    add("--to", required=True, choices=("mlflow", "radt", "tensorboard"))
+    add("--to", required=True, choices=("mlflow", "radt"))
     add = command("recipe", "a script that starts so many jobs on one GPU", of_study=False)
-    add("--system", default="bash", metavar="bash|slurm|kubernetes|ray|optuna|wandb")
+    add("--system", default="bash", metavar="bash|slurm")
     add("--advice", type=Path, metavar="FILE", help="advice.json, which says all of what follows")
     add("--jobs", type=int, metavar="N")
     add("--method", help="separate (processes) or mps")

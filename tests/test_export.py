@@ -1,6 +1,4 @@
-"""`make export`: a study in MLflow, in MLflow as radT has it, and in TensorBoard, as their own
-clients read it.
-"""
+"""`make export`: a study in MLflow, and in MLflow as radT has it, as its own client reads it."""
 
 import math
 import shutil
@@ -29,7 +27,6 @@ JOBS = {IN_TURNS: 3, FULL: 2, "1x_a+1x_b/paper_step/mps/r1/a1": 2, "2x_a/paper_s
 JOBS |= {f"1x_{name}/paper_step/naive/r1/a1": 1 for name in "ab"}
 
 mlflow = pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow-skinny is not installed")
-tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard")
 
 
 @pytest.fixture(scope="module")
@@ -169,41 +166,38 @@ def test_exporting_again_adds_what_is_missing(study, export, to, name):
     assert {run.info.status for run in again} == {"FINISHED", "FAILED"}
 
 
-@tensorboard
-def test_tensorboard_has_a_folder_for_each_cell(study, export):
-    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
-
-    assert export("tensorboard").startswith("6 cells exported, 0 were there")
-    assert export("tensorboard").startswith("0 cells exported, 6 were there")
-    found = EventMultiplexer().AddRunsFromDirectory(str(study / "tensorboard")).Reload()
-    assert {*found.Runs()} == {*JOBS}
-    seen = [(e.value, e.wall_time, e.step) for e in found.Scalars(IN_TURNS, "system/gract")]
-    assert seen == [(0.25, ENDED - 0.5, 2000), (0.75, ENDED, 2500)]
-    [stp] = found.Scalars(IN_TURNS, "set/stp/mps")
-    assert stp.value == pytest.approx(published(study, "stp", IN_TURNS)["mps"])
-    [rate] = found.Scalars("1x_a/paper_step/naive/r1/a1", "0 a/samples_per_s")
-    rows = pq.read_table(study / "runs.parquet").to_pylist()
-    [expected] = [row["samples_per_s"] for row in rows if row["cell"] == "1x_a/paper_step/naive/r1"]
-    assert rate.value == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
-    ("to", "module", "package"),
-    [
-        ("mlflow", "mlflow", "mlflow-skinny"),
-        ("radt", "mlflow", "mlflow-skinny"),
-        ("tensorboard", "tensorboard", "tensorboard"),
-    ],
+    "address", ["127.0.0.1:5000", "localhost:5000/", "[::1]:80", "ada:pw@host.org:443/mlflow"]
 )
-def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to, module, package):
-    for name in [module, *(name for name in sys.modules if name.startswith(f"{module}."))]:
+def test_an_address_without_a_scheme_is_refused_before_anything_is_written(
+    export, monkeypatch, tmp_path, address
+):
+    """MLflow takes it for a folder."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    message = export("mlflow", code=1)
+    assert message.count("\n") == 1 and f"http://{address}" in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@mlflow
+def test_a_folder_is_an_address(export, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for address in ((tmp_path / "a:1").as_uri(), "runs"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        assert export("mlflow").startswith("6 cells exported")
+
+
+@pytest.mark.parametrize("to", ["mlflow", "radt"])
+def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to):
+    for name in ["mlflow", *(name for name in sys.modules if name.startswith("mlflow."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    for target in ("mlflow_runs", "event_files"):
-        monkeypatch.delitem(sys.modules, f"analysis.export.{target}", raising=False)
-    said = export(to, code=1)
-    assert said.count("\n") == 1 and said.rstrip().endswith(f"constraints.txt {package}")
+    monkeypatch.delitem(sys.modules, "analysis.export.mlflow_runs", raising=False)
+    message = export(to, code=1)
+    assert message.count("\n") == 1
+    assert message.rstrip().endswith("constraints.txt mlflow-skinny")
 
 
-@pytest.mark.parametrize("file", ["mlruns/1/meta.yaml", "tensorboard/1x_a/events.out.tfevents.1"])
-def test_what_is_exported_holds_paths_and_does_not_ship(file):
-    assert never_ships(file)
+def test_what_is_exported_holds_paths_and_does_not_ship():
+    assert never_ships("mlruns/1/meta.yaml")

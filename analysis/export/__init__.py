@@ -5,10 +5,10 @@ number. A cell that the tracker has is left as it is, so exporting again adds wh
 """
 
 import os
+import re
 import sys
 from argparse import Namespace
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +17,6 @@ import pandas as pd
 from analysis import estimates, runs
 from analysis.files import read_table
 
-# Target → its module, and the package that it needs.
-TARGETS = {"tensorboard": ("event_files", "tensorboard")}
-TARGETS |= dict.fromkeys(("mlflow", "radt"), ("mlflow_runs", "mlflow-skinny"))
 # Where the user has none: a store in a folder, no word to its makers, no line for each run, and an
 # error within seconds.
 MLFLOW = dict.fromkeys(("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY"), "true")
@@ -124,13 +121,15 @@ def _told(row: pd.Series, names: tuple[str, ...]) -> dict[str, str]:
 
 def run(given: Namespace) -> str:
     """The command: how many cells were exported, how many were there, and where that is."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if re.fullmatch(r"[^/]*:\d+(/.*)?", uri):  # MLflow would make a folder of that name
+        raise ValueError(f"MLFLOW_TRACKING_URI={uri}: has no scheme; give http://{uri}")
     found = cells(given.folder)
-    module, package = TARGETS[given.to]
     os.environ.update(MLFLOW | os.environ)
     try:
-        target = import_module(f"analysis.export.{module}")
+        from analysis.export.mlflow_runs import write
     except ModuleNotFoundError as error:
-        what = f"{sys.executable} -m pip install -c envs/constraints.txt {package}"
+        what = f"{sys.executable} -m pip install -c envs/constraints.txt mlflow-skinny"
         raise ValueError(f"TO={given.to}: {error}: {what}") from None
-    new, where = target.write(found, given.folder.resolve(), given.to)
+    new, where = write(found, given.folder.resolve(), given.to)
     return f"{new} cells exported, {len(found) - new} were there: {where}"
