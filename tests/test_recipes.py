@@ -1,9 +1,8 @@
-"""Recipes: the bash script is run with stand-ins for the driver's programs, the others are parsed.
+"""Recipes: the bash script is run with stand-ins for the driver's programs.
 
 Slurm's is submitted to a real Slurm in test_slurm.py.
 """
 
-import ast
 import json
 import os
 import re
@@ -11,16 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from analysis.__main__ import main
-from analysis.recipes import SYSTEMS, recipe
+from analysis.recipes import SYSTEMS, Recipe, recipe
 from tests.studio import REPOSITORY, until
+from workflow.collocation.process_lifetime import lives
 
 UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"  # of tests/fakes/nvidia-smi
 AWKWARD = ["python", "train.py", "--name", "it's $HOME {{ x }}", '"two"\nlines', "${args}", "å"]
@@ -34,11 +33,18 @@ pipe = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 if (pipe / "clients").exists() and how != "elsewhere":
     (pipe / "clients" / str(os.getpid())).touch()
 print("its log")
-child = [sys.executable, "-c", "import time; time.sleep(600)"]
+child, children = [sys.executable, "-c", "import time; time.sleep(600)"], []
 if how == "lasts":
-    subprocess.Popen(child, start_new_session=True)
+    children.append(subprocess.Popen(child, start_new_session=True).pid)
+if how == "escapes":  # no mark in the environment; the second has no living parent besides
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    children.append(subprocess.Popen(["env", "-i", "setsid", *child], **quiet).pid)
+    line = ["sh", "-c", 'env -i setsid "$@" & echo $! > orphan-$RECIPE_JOB', "sh", *child]
+    subprocess.run(line, check=True)
+    children.append(int(Path(f"orphan-{job}").read_text()))
 served = (pipe / "control").exists()
 said = {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0)), "served": served}
+said["children"] = children
 said["pipe"] = str(pipe)
 Path(f"said-{job}.part").write_text(json.dumps(said | {"environment": dict(os.environ)}))
 Path(f"said-{job}.part").rename(f"said-{job}.json")
@@ -56,16 +62,22 @@ def place(tmp_path):
     (tmp_path / "t").mkdir()
     yield tmp_path / "a job"
     mark = f"TMPDIR={tmp_path / 't'}".encode()
-    left = []
-    for process in psutil.process_iter():
-        try:
-            if mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
-                left.append(process)
-        except OSError:
-            continue
-    for process in left:
-        process.kill()
-    assert not left and not list((tmp_path / "t").iterdir())
+    escaped = {pid for job in said(tmp_path / "a job") for pid in job["children"]}
+
+    def left() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(OSError, psutil.NoSuchProcess):
+                marks = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+                if (mark in marks or process.pid in escaped) and lives(process):
+                    found.append(process)
+        return found
+
+    try:
+        until(lambda: not left() and not [*(tmp_path / "t").iterdir()], lambda: str(left()), 60)
+    finally:
+        for process in left():
+            process.kill()
 
 
 @contextmanager
@@ -73,7 +85,7 @@ def started(place: Path, method: str, how: str, change=lambda text: text, jobs=2
     """The script of the recipe, running."""
     command = [sys.executable, "job.py", how]
     surroundings = given.pop("surroundings", {})
-    text = recipe("bash", command, jobs, method, folder=str(place), **given)
+    text = made(run=command, jobs=jobs, method=method, folder=str(place), **given)
     (place / "start.sh").write_text(change(text))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "OMP_", "FAKE_"))}
     path = os.pathsep.join([str(REPOSITORY / "tests" / "fakes"), os.environ["PATH"]])
@@ -128,8 +140,7 @@ def test_jobs_under_mps_have_the_daemon_and_cores_of_their_own(place):
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in found
         assert cores is None or (found["OMP_NUM_THREADS"] == "1" and len(job["cores"]) == 1)
     assert cores is None or jobs[0]["cores"] != jobs[1]["cores"]
-    logs = [place / "job-1.log", place / "job-2.log"]
-    assert [log.read_text() for log in logs] == ["its log\n"] * 2
+    assert [log.read_text() for log in place.glob("recipe-*/job-[12].log")] == ["its log\n"] * 2
 
 
 def test_separate_processes_meet_no_daemon(place):
@@ -154,15 +165,84 @@ def test_a_job_that_fails_is_named_and_its_neighbour_goes_on(place, method):
     assert "job 2 ended with status 3" in output and "job 1 ended with" not in output
 
 
-@pytest.mark.parametrize("method", ["naive", "mps"])
-@pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal_ends_all_of_it(place, method, sent, code):
-    with started(place, method, "lasts") as process:
+CODES = {"SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGHUP": 129, "SIGKILL": -9}
+
+
+@pytest.mark.parametrize(("method", "how"), [("naive", "escapes"), ("mps", "lasts")])
+@pytest.mark.parametrize("sent", CODES)
+def test_a_signal_ends_all_of_it(place, method, how, sent):
+    with started(place, method, how) as process:
         until(lambda: len(said(place)) == 2, lambda: str(process.poll()))
         # A terminal sends it to the whole group, others to the script.
         (os.killpg if sent == "SIGINT" else os.kill)(process.pid, signal.Signals[sent])
-        process.communicate(timeout=60)
-    assert process.returncode == code
+        process.wait(timeout=60)
+    assert process.returncode == CODES[sent]
+
+
+def test_a_second_script_overwrites_nothing(place):
+    for _ in range(2):
+        code, output = finished(place, "naive", "ends")
+        assert code == 0, output
+    assert len({*place.glob("recipe-*/job-1.log")}) == 2
+
+
+# What the process may use; the threads of its cores; jobs, cores of each → CPUs of each.
+SHARED = {(0, 3), (1, 4), (2, 5)}
+SPLITS = [
+    ("0-7,64-71", {(i, i + 64) for i in range(8)}, 2, 8, ["0-3,64-67", "4-7,68-71"]),
+    ("0,1,12,13", {(0, 12), (1, 13)}, 2, 2, ["0,12", "1,13"]),
+    ("0-3", {(0, 1), (2, 3)}, 2, 1, ["0", "2"]),
+    ("0-2", {(0, 1), (2, 3)}, 2, 1, ["0", "2"]),
+    ("0-3", set(), 2, 2, ["0-1", "2-3"]),
+    ("0-5", SHARED, 2, 3, ["0,1,3", "2,4,5"]),
+]
+
+
+def numbers(text: str) -> set[int]:
+    """Of '0-2,7'."""
+    parts = (part.split("-") for part in text.split(","))
+    return {n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)}
+
+
+@pytest.mark.parametrize(("usable", "threads", "jobs", "cores", "expected"), SPLITS)
+def test_no_two_jobs_are_on_one_physical_core(place, usable, threads, jobs, cores, expected):
+    status, topology, fakes = (place.parent / name for name in ("status", "cpu", "fakes"))
+    status.write_text(f"Name:\tx\nCpus_allowed_list:\t{usable}\n")
+    for core in threads:
+        for cpu in core:
+            folder = topology / f"cpu{cpu}" / "topology"
+            folder.mkdir(parents=True)
+            form = "{}-{}" if core[1] == core[0] + 1 else "{},{}"  # as the kernel writes it
+            (folder / "thread_siblings_list").write_text(form.format(*core) + "\n")
+    fakes.mkdir()
+    (fakes / "taskset").write_text('#!/bin/sh\necho "$2" > cpus-$RECIPE_JOB; shift 2; exec "$@"\n')
+    (fakes / "taskset").chmod(0o755)
+
+    def elsewhere(text: str) -> str:
+        for real, stand_in in (
+            ("/proc/self/status", status),
+            ("/sys/devices/system/cpu", topology),
+        ):
+            assert real in text
+            text = text.replace(real, str(stand_in))
+        return text.replace("set -euo pipefail\n", f"set -euo pipefail\nPATH={fakes}:$PATH\n")
+
+    code, output = finished(place, "naive", "ends", elsewhere, jobs=jobs, cores=cores)
+    assert code == 0, output
+    given = [numbers((place / f"cpus-{job}").read_text()) for job in range(1, jobs + 1)]
+    assert given == [numbers(text) for text in expected]
+    assert ("share physical cores" in output) == (threads is SHARED)
+
+
+WARNING = {"FAKE_SMI_TAIL": "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"}
+
+
+@pytest.mark.parametrize("more", [{}, {"FAKE_SMI_CODE": "14"}, {"FAKE_SMI_FREE": "[N/A]"}])
+def test_of_what_nvidia_smi_says_only_a_value_counts(place, more):
+    given = {"surroundings": WARNING | more, "memory_gb": 1.2}
+    code, output = finished(place, "naive", "ends", **given)
+    assert code == 0 and ("unknown, not checked" in output) == ("FAKE_SMI_FREE" in more), output
+    assert {job["environment"]["CUDA_VISIBLE_DEVICES"] for job in said(place)} == {UUID}
 
 
 def test_mps_that_is_not_in_force_ends_all_of_it(place):
@@ -195,12 +275,12 @@ def test_what_the_machine_lacks_is_one_line_before_a_job_starts(place, given, su
     assert said(place) == []
 
 
-# -- the other systems ---------------------------------------------------------------------------
+# -- the texts -------------------------------------------------------------------------------------
 
 
-def made(system: str, **given) -> str:
-    whole = {"command": AWKWARD, "jobs": 3, "method": "mps", "cores": 2, "folder": "/a job"}
-    return recipe(system, **(whole | given))
+def made(system: str = "bash", **given) -> str:
+    whole = {"run": AWKWARD, "jobs": 3, "method": "mps", "folder": "/a job"}
+    return recipe(Recipe(**(whole | given)), system)
 
 
 def header(text: str) -> dict[str, str]:
@@ -213,59 +293,19 @@ def header(text: str) -> dict[str, str]:
 
 def test_slurm_gives_one_allocation_to_all_jobs():
     asked = {"nodes": "1", "ntasks": "1", "cpus-per-task": "6", "gres": "gpu:1"}
-    assert asked.items() <= header(made("slurm")).items()
-    assert header(made("slurm", cores=None))["cpus-per-task"] == "3"
+    assert asked.items() <= header(made("slurm", cores=2)).items()
+    assert header(made("slurm"))["cpus-per-task"] == "3"
 
 
-@pytest.mark.parametrize("system", [each for each in SYSTEMS if each != "kubernetes"])
-@pytest.mark.parametrize("method", ["naive", "mps"])
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("method", ["separate", "mps"])
 def test_scripts_are_bash(system, method):
-    text = made(system, method=method, memory_gb=1.5)
+    text = made(system, method=method, cores=2, memory_gb=1.5)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     if shutil.which("shellcheck"):  # which does not see that traps use functions
-        checker = ["shellcheck", "--shell=bash", "--exclude=SC2317,SC2016", "-"]
+        checker = ["shellcheck", "--shell=bash", "--exclude=SC2317,SC2329,SC2016", "-"]
         checked = subprocess.run(checker, input=text, text=True, capture_output=True)
         assert checked.returncode == 0, checked.stdout
-
-
-@pytest.mark.parametrize("system", ["ray", "optuna"])
-def test_programs_in_scripts_are_python_and_run_the_command(system):
-    [program] = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", made(system), re.M | re.S)
-    tree = ast.parse(program)
-    [command] = (
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "COMMAND"
-    )
-    assert command == AWKWARD
-
-
-@pytest.mark.parametrize("jobs", [1, 3, 7])
-def test_ray_runs_all_jobs_at_once_on_one_gpu(jobs):
-    text = made("ray", jobs=jobs)
-    share = float(re.search(r'"gpu": ([\d.]+)', text)[1])
-    assert jobs * share <= 1 < (jobs + 1) * share
-    assert f"max_concurrent_trials={jobs}" in text
-
-
-@pytest.mark.parametrize(("method", "sharing"), [("mps", "mps"), ("naive", "timeSlicing")])
-def test_kubernetes_has_a_config_of_the_device_plug_in_and_a_job(method, sharing):
-    text = made("kubernetes", method=method, memory_gb=2)
-    config, job = yaml.safe_load_all(text)
-    assert (config["apiVersion"], config["kind"]) == ("v1", "ConfigMap")
-    [inner] = config["data"].values()
-    resources = [{"name": "nvidia.com/gpu", "replicas": 3}]
-    expected = {"version": "v1", "sharing": {sharing: {"resources": resources}}}
-    assert yaml.safe_load(inner) == expected
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
-    assert job["spec"]["parallelism"] == job["spec"]["completions"] == 3
-    pod = job["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    assert list(pod["nodeSelector"].values()) == list(config["data"])
-    [container] = pod["containers"]
-    assert container["command"] == AWKWARD and container["workingDir"] == "/a job"
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1, "cpu": 2}
-    assert container["env"] == [{"name": "OMP_NUM_THREADS", "value": "2"}]
 
 
 # -- what is asked for -----------------------------------------------------------------------------
@@ -276,13 +316,16 @@ ASKED = ["recipe", "--jobs", "2", "--method", "mps"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*ASKED, "--system", "pbs", "--run", "x"], "'pbs'.*bash, slurm, kubernetes, ray"),
-        (["recipe", "--jobs", "2", "--method", "mig", "--run", "x"], "'mig'.*separate, mps"),
-        (["recipe", "--jobs", "0", "--method", "mps", "--run", "x"], "jobs 0"),
-        ([*ASKED, "--cores", "-1", "--run", "x"], "cores -1"),
-        ([*ASKED, "--memory-gb", "nan", "--run", "x"], "memory_gb nan"),
-        (ASKED, "no command"),
-        ([*ASKED, "--system", "ray", "--run", "cd x && y"], "ray.*needs no shell"),
+        ([*ASKED, "--system", "ray", "--run", "x"], "SYSTEM: .*'ray'.*bash.*slurm"),
+        (
+            ["recipe", "--jobs", "2", "--method", "mig", "--run", "x"],
+            "method.*separate.*mps.*'mig'",
+        ),
+        (["recipe", "--jobs", "0", "--method", "mps", "--run", "x"], "jobs.* 1, got 0"),
+        ([*ASKED, "--cores", "-1", "--run", "x"], "cores.* 1, got -1"),
+        ([*ASKED, "--memory-gb", "nan", "--run", "x"], "memory_gb.*finite"),
+        ([*ASKED, "--run", "python 'x"], "RUN=.*quotation"),
+        (ASKED, "run: "),
         (["recipe", "--run", "x"], "JOBS=4 METHOD=mps"),
         (["recipe", "--advice", "/none.json"], "/none.json"),
     ],
@@ -293,40 +336,68 @@ def test_what_cannot_be_is_refused_in_one_line(arguments, words, capsys):
     assert re.search(words, said.err) and said.err.count("\n") == 1 and not said.out
 
 
-def test_a_file_that_is_no_advice_is_one_line(tmp_path, capsys):
+ADVICE = {"run": ["python", "t.py"], "folder": "/tmp", "jobs": 2, "method": "mps"}
+ADVICE |= {"cores": 1, "memory_gb": 1.0, "verdict": "Run 2 jobs under MPS."}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[1]", "has no keys; allowed: run, folder, jobs"),
+        ('{"jobs": 2}', "run: Field required"),
+        ({"cores": 1_000_000_000}, "cores: "),
+        ({"folder": ["a"]}, "folder: "),
+        ({"folder": "/tmp/a\n$(touch x)"}, "folder: "),
+        ({"jobs": 1_000_000}, "jobs: "),
+        ({"jobs": 2.5}, "jobs: .*2.5"),
+        ({"jobs": True}, "jobs: "),
+        ({"jobs": "2; touch x"}, "jobs: .*'2; touch x'"),
+        ({"method": 3}, "method: .*separate.*mps.*3"),
+        ({"memory_gb": float("nan")}, "memory_gb: .*nan"),
+        ({"memory_gb": 1e300}, "memory_gb: "),
+        ({"run": [1, 2]}, "run.0: .*1"),
+        ({"run": ["x\0y"]}, "run.0: "),
+        ({"run": "touch x"}, "run: allowed: a list"),
+        ({"run": []}, "run: "),
+    ],
+)
+def test_an_advice_edited_by_hand_is_one_line(tmp_path, capsys, text, words):
     file = tmp_path / "advice.json"
-    for text, words in (('{"jobs": 2}', "lacks run, folder, method"), ("{", "advice.json")):
-        file.write_text(text)
-        assert main(["recipe", "--advice", str(file)]) == 1
-        said = capsys.readouterr().err
-        assert words in said and said.count("\n") == 1
+    file.write_text(text if isinstance(text, str) else json.dumps(ADVICE | text))
+    assert main(["recipe", "--advice", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert re.match(f"{re.escape(str(file))}: {words}", shown.err), shown.err
+    assert shown.err.count("\n") == 1 and not shown.out
 
 
 def test_make_recipe(tmp_path):
     words = ["JOBS=2", "METHOD=mps", "CORES=1", f"FOLDER={tmp_path}"]
     words += ["RUN=python train.py --lr 0.1 --name 'a b'"]
-    made = make("SYSTEM=slurm", *words)
-    assert "train.py --lr 0.1 --name 'a b' >" in made and f"cd {tmp_path}\n" in made
-    assert header(made)["cpus-per-task"] == "2"
+    text = make("SYSTEM=slurm", *words)
+    assert "train.py --lr 0.1 --name 'a b' >" in text and f"cd {tmp_path}\n" in text
+    assert header(text)["cpus-per-task"] == "2"
     command = ["python", "train.py", "--lr", "0.1", "--name", "a b"]
-    assert make(*words) == recipe("bash", command, 2, "mps", cores=1, folder=str(tmp_path))
+    assert make(*words) == made(run=command, jobs=2, cores=1, folder=str(tmp_path))
     line = "cd 'a b' && echo \"$HOME\" > x"
     for method in ("separate", "naive"):
-        made = make("JOBS=2", f"METHOD={method}", f"FOLDER={tmp_path}", f"RUN={line}")
-        assert made == recipe("bash", ["bash", "-c", line], 2, "separate", folder=str(tmp_path))
+        text = make("JOBS=2", f"METHOD={method}", f"FOLDER={tmp_path}", f"RUN={line}")
+        given = {"jobs": 2, "method": "separate", "folder": str(tmp_path)}
+        assert text == made(run=["bash", "-c", line], **given)
 
 
 def test_make_recipe_of_an_advice_needs_nothing_else(tmp_path):
     file = tmp_path / "advice.json"
-    advice = {"run": ["python", "train.py"], "folder": str(tmp_path), "jobs": 3, "method": "naive"}
-    file.write_text(json.dumps(advice | {"cores": 1, "memory_gb": 1.5}))
-    given = {"cores": 1, "memory_gb": 1.5, "folder": str(tmp_path)}
-    expected = recipe("bash", advice["run"], 3, "naive", **given)
-    assert make(f"ADVICE={file}") == make(f"ADVICE={file}", "RUN=") == expected
+    advice = ADVICE | {"folder": str(tmp_path), "jobs": 3, "method": "naive", "memory_gb": 1.5}
+    file.write_text(json.dumps(advice))
+    assert make(f"ADVICE={file}") == make(f"ADVICE={file}", "RUN=") == made(**advice)
+    file.write_text(json.dumps(advice | {"card": "CPU"}))
+    assert "# Advised on a CPU" in make(f"ADVICE={file}")
 
 
 def make(*words: str) -> str:
     command = ["make", "-s", f"PYTHON={sys.executable}", "VENV=", "recipe", *words]
-    made = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    return made.stdout
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from analysis.recipes import recipe
+from analysis.recipes import Recipe, recipe
 from tests import slurm
 from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 
@@ -131,12 +131,12 @@ def test_whatever_ends_a_replicate_early_costs_no_cell_and_no_attempt(studio, cl
 def test_a_recipe_runs_all_its_jobs_in_one_allocation(cluster, gpus, tmp_path):
     del gpus
     command = ["sh", "-c", "echo $RECIPE_JOB $SLURM_JOB_ID $SLURM_CPUS_PER_TASK; exit $RECIPE_JOB"]
-    given = {"jobs": 3, "method": "naive", "folder": str(tmp_path)}
-    (tmp_path / "start.sh").write_text(recipe("slurm", command, **given))
+    asked = Recipe(run=command, jobs=3, method="naive", folder=str(tmp_path))
+    (tmp_path / "start.sh").write_text(recipe(asked, "slurm"))
     submit = ["sbatch", "--parsable", "--wait", f"--chdir={tmp_path}", str(tmp_path / "start.sh")]
     ended = subprocess.run(submit, capture_output=True, text=True, timeout=60)
     output = (tmp_path / f"slurm-{ended.stdout.strip()}.out").read_text()
     assert ended.returncode == 1 and "job 3 ended with status 3" in output, (ended, output)
-    logs = [(tmp_path / f"job-{job}.log").read_text().split() for job in (1, 2, 3)]
+    logs = [path.read_text().split() for path in sorted(tmp_path.glob("recipe-*/job-*.log"))]
     assert logs == [[str(job), ended.stdout.strip(), "3"] for job in (1, 2, 3)]
     assert not cluster.queue()

@@ -5,10 +5,15 @@ import math
 import shlex
 from argparse import Namespace
 from pathlib import Path
+from typing import Annotated, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, BeforeValidator, Field
 
 from analysis.job_advice.request import CPU, SHELL
+from workflow.collocation.spec.errors import not_allowed
+from workflow.collocation.spec.load import check
+from workflow.collocation.spec.methods import MOST_MEMBERS
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -19,71 +24,70 @@ TEMPLATES = Environment(
     comment_start_string="<#",  # bash has the usual one in ${#array[@]}
     comment_end_string="#>",
 )
-TEMPLATES.filters |= {"quoted": shlex.quote, "literal": repr, "json": json.dumps}
-SWEEPS, METHODS = ("ray", "optuna", "wandb"), ("separate", "mps")
-SYSTEMS = ("bash", "slurm", "kubernetes", *SWEEPS)
-KEYS = ("run", "folder", "jobs", "method", "cores", "memory_gb")  # of an advice
+TEMPLATES.filters["quoted"] = shlex.quote
+SYSTEMS = ("bash", "slurm")
 
 
-def recipe(
-    system: str,
-    command: list[str],
-    jobs: int,
-    method: str,
-    cores: int | None = None,
-    memory_gb: float | None = None,
-    folder: str = ".",
-    note: str = "",
-) -> str:
-    """The script, or for Kubernetes the manifest, that starts equal jobs on one GPU.
+def _method(given) -> str:
+    return str(given).lower().replace("naive", "separate")
 
-    system: one of SYSTEMS. command: of one job, word by word. method: `separate` (processes; also
-    `naive`) or `mps`. cores: logical CPUs of each job, no two jobs on the same. memory_gb: GPU
-    memory of one job in GB; the script refuses a GPU that has less free. folder: where jobs run.
-    note: a sentence for the script's first comment. Raises ValueError for what cannot be started.
+
+class Recipe(BaseModel, strict=True, allow_inf_nan=False):
+    """What a script starts: equal jobs on one GPU. Other keys of an advice are let be.
+
+    run: the command of one job, word by word. method: processes, also called `naive`, or MPS.
+    cores: logical CPUs of each job. memory_gb: GPU memory of one job in GB; the script refuses a
+    GPU that has less free. folder: where jobs run.
     """
-    method = method.lower().replace("naive", "separate")
-    for name, value, allowed in (("system", system, SYSTEMS), ("method", method, METHODS)):
-        if value not in allowed:
-            raise ValueError(f"{name} {value!r}: allowed: {', '.join(allowed)}")
-    if not command:
-        raise ValueError("no command: name the program of one job and its arguments")
-    if system in SWEEPS and command[:2] == ["bash", "-c"]:
-        raise ValueError(f"{system} adds options to the command: give one that needs no shell")
-    counts = {"jobs": jobs, "cores": cores, "memory_gb": memory_gb}
-    for name, value in counts.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} {value}: must be above 0")
+
+    run: Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
+    folder: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
+    jobs: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]
+    method: Annotated[Literal["separate", "mps"], BeforeValidator(_method)]
+    cores: Annotated[int, Field(ge=1, le=8192)] | None = None  # the most that Linux knows
+    memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    card: str | None = None
+
+    @property
+    def memory_mib(self) -> int | None:
+        """GPU memory of all jobs."""
+        return self.memory_gb and math.ceil(self.jobs * self.memory_gb * 1e9 / 2**20)
+
+
+def recipe(given: Recipe, system: str = "bash") -> str:
+    """The script for one of SYSTEMS."""
+    folder = str(Path(given.folder).resolve())
+    note = "Advised on a CPU, which says nothing about sharing a GPU. " * (given.card == CPU)
+    values = dict(given) | {"memory_mib": given.memory_mib, "folder": folder, "note": note}
     return TEMPLATES.get_template(f"{system}.j2").render(
-        **counts,
-        command=command,
-        method=method,
-        workers=1 if system == "ray" else jobs,  # Ray starts its trials itself, on all the cores
-        memory_mib=memory_gb and math.ceil(jobs * memory_gb * 1e9 / 2**20),
-        folder=str(Path(folder).resolve()),
-        note=note,
+        values | {"command": given.run, "workers": given.jobs}
     )
 
 
 def run(given: Namespace) -> str:
-    """The recipe for what the command line, or a file of advice, says."""
-    said = vars(given)
+    """The recipe for what the command line, or a file of advice, says.
+
+    Raises ConfigError or ValueError with one line for what a person got wrong.
+    """
+    if given.system not in SYSTEMS:
+        raise ValueError(not_allowed("SYSTEM", given.system, SYSTEMS))
     if given.advice:
-        try:
-            said = json.loads(given.advice.read_text("utf-8"))
-        except OSError as error:
-            why = f"{error.strerror}; 'make advise' names the file"
-            raise ValueError(f"ADVICE={given.advice}: {why}") from None
-        except ValueError as error:
-            raise ValueError(f"{given.advice}: no JSON: {error}") from None
-        if missing := [key for key in KEYS if key not in said]:
-            raise ValueError(f"{given.advice}: the advice lacks {', '.join(missing)}")
-    elif None in (given.jobs, given.method):
+        return recipe(
+            check(Recipe, _advice(given.advice), str(given.advice)), given.system
+        ).rstrip()
+    if None in (given.jobs, given.method):
         raise ValueError("say JOBS=4 METHOD=mps RUN='python train.py', or ADVICE=FILE")
-    else:
-        line = given.run
-        said["run"] = ["bash", "-c", line] if SHELL.search(line) else shlex.split(line)
-    note = "Advised on a CPU, which says nothing about sharing a GPU. "
-    set_ = {key: said[key] for key in KEYS if key != "run"}
-    set_["note"] = note if said.get("card") == CPU else ""
-    return recipe(given.system, said["run"], **set_).rstrip()
+    try:
+        words = ["bash", "-c", given.run] if SHELL.search(given.run) else shlex.split(given.run)
+    except ValueError as error:
+        raise ValueError(f"RUN={given.run}: {error}") from None
+    return recipe(check(Recipe, vars(given) | {"run": words}, ""), given.system).rstrip()
+
+
+def _advice(path: Path) -> object:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"ADVICE={path}: {error.strerror}; 'make advise' names the file") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: no JSON: {error}") from None
