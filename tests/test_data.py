@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -237,6 +238,68 @@ def test_real_image_folder(data_root, tmp_path, capsys):
     shutil.rmtree(real / "train")
     assert f"{real}/train" in refused(capsys, *common)
     assert not (tmp_path / "synthetic").exists()
+
+
+@pytest.fixture
+def photos(data_root, tmp_path) -> Path:
+    """The class folders of a real image folder in tmp_path."""
+    train = tmp_path / "imagenet64" / "train"
+    shutil.copytree(make(data_root, "imagenet64").data / "train", train)
+    return train
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def huge(path: Path) -> None:
+    Image.new("1", (20_000, 10_000)).save(path)
+
+
+@pytest.mark.parametrize("damage", [truncated, huge, Path.unlink])
+def test_an_image_that_cannot_be_read_is_named(photos, tmp_path, capsys, damage):
+    path = next((photos / "n00000002").iterdir())
+    damage(path)
+    if not path.exists():
+        os.mkfifo(path)
+    common = ["imagenet64", "--root", tmp_path]
+    assert f"{path}: " in refused(capsys, *common, "--input-size", 64)
+
+
+def test_hidden_folders_are_no_class_and_hold_no_image(photos, tmp_path):
+    first = next((photos / "n00000001").iterdir())
+    for place in (photos, photos / "n00000002"):
+        (place / ".ipynb_checkpoints").mkdir()
+        shutil.copy(first, place / ".ipynb_checkpoints" / first.name)
+    record = prepare("imagenet64", tmp_path)
+    assert (record["classes"], record["train_size"]) == (6, 96)
+
+
+def test_an_image_that_was_replaced_is_decoded_again(photos, tmp_path):
+    record = prepare("imagenet64", tmp_path, input_sizes=[64])
+    path = next((photos / "n00000001").iterdir())
+    with path.open("r+b") as file:  # in place: the folder's time stays
+        file.truncate()
+        Image.new("RGB", (64, 64), (255, 0, 0)).save(file, "png")
+    assert prepare("imagenet64", tmp_path, input_sizes=[64])["bytes"] != record["bytes"]
+    images = open_dataset("imagenet64", record["path"]).resident(64, 999)["images"]
+    assert any((image[0] == 255).all() and not image[1:].any() for image in images)
+
+
+def test_links_to_class_folders_count_what_they_hold(photos, tmp_path):
+    size = sum(path.stat().st_size for path in photos.glob("*/*"))
+    elsewhere = tmp_path / "elsewhere"
+    for path in sorted(photos.iterdir()):
+        shutil.move(path, elsewhere / path.name)
+        path.symlink_to(elsewhere / path.name)
+    assert prepare("imagenet64", tmp_path)["bytes"] == size > 0
+
+
+def test_cifar10_that_is_not_unpacked_says_what_to_do(tmp_path, capsys):
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "cifar-10-python.tar.gz").write_bytes(b"x")
+    line = refused(capsys, "cifar10", "--root", tmp_path)
+    assert "cifar-10-batches-py" in line and "unpack" in line and "download" not in line
 
 
 # -- folders: whole or absent ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Config files: what is right loads; a mistake is one line with file, key and what is allowed."""
 
 import copy
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,7 @@ def refused(call, *words: str) -> None:
         call()
     message = str(caught.value)
     assert "\n" not in message
+    assert message.isprintable() and len(message) < 4000
     assert [word for word in words if word.strip() not in message] == [], message
 
 
@@ -85,6 +87,9 @@ def test_the_papers_hyperparameters_are_the_defaults():
 STUDY_MISTAKES = r"""
 replicats: 3 | replicats: unknown key | did you mean 'replicates'?
 replicates: 0 | replicates: | equal to 1, got 0
+replicates: 1000000000 | replicates: | less than or equal to 999, got 1000000000
+ladders.0: {workloads: [SMALL], counts: {48: [naive, mps]}, replicates: 400} | \
+    ladders.0: its cells bring the study over 20,000 jobs
 implementations: [fast] | implementations.0: | 'paper_step', 'eager' | got 'fast'
 datasets: {cifar: {}} | datasets.cifar: | 'cifar10', 'digits' | got 'cifar' | (and 1 more)
 cores_for_workload: {resnet: 2} | cores_for_workload: unknown workload 'resnet' | SMALL
@@ -135,8 +140,20 @@ def test_the_study_that_the_mistakes_are_made_in_is_right(load):
 
 def test_a_study_or_a_file_that_is_not_there(tmp_path):
     refused(lambda: settings.read_yaml(tmp_path / "no.yaml"), "no.yaml: cannot be read: No such")
+    os.mkfifo(tmp_path / "fifo.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    for name in ("fifo.yaml", "zero.yaml", "."):
+        refused(lambda name=name: settings.read_yaml(tmp_path / name), "it is no plain file")
     words = "archive, asr, kick, ladder, ", "; did you mean 'paper'?"
     refused(lambda: load_study(STUDIES, "papr", WORKLOADS), "--config: study: 'papr'", *words)
+
+
+# Little text that becomes much memory once something asks for all that it says.
+LAUGHS = "a: [&a [x], " + ", ".join(
+    f"&{name} [{', '.join([f'*{inner}'] * 10)}]"
+    for inner, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+LAUGHS += "]\n"
 
 
 @pytest.mark.parametrize(
@@ -147,6 +164,14 @@ def test_a_study_or_a_file_that_is_not_there(tmp_path):
         ("ladders: [1,\nmixes: 2\n", ["line 3", "not valid YAML: ", "expected ','"]),
         ("description: !!python/name:os.system\n", ["line 1", "not valid YAML: "]),
         ("a: \0", ["not valid YAML: "]),
+        ("a: 1\nb: !!timestamp x\n", ["line 2", "'x' is no timestamp"]),
+        ("a: 2026-99-99\n", ["line 1", "'2026-99-99' is no timestamp"]),
+        (f"seed: 0x{'f' * 5000}\n", ["line 1", "is no int"]),
+        ("a: !!set [1]\n", ["line 1", "not valid YAML: "]),
+        ("a: &b [*b]\n", ["line 1", "one that holds itself"]),
+        (LAUGHS, ["line 1", "more than 100,000 values"]),
+        ("#" * 250_001, ["cannot be read: ", "more than 250,000 bytes"]),
+        ("description: x\n? " + "a" * 9000 + "\n: 1\n", ["unknown key", " ... ", "allowed: "]),
         ("a: " + "[" * 20_000, [""]),
         ("", ["has no keys; allowed: description"]),
         ("description: x\nmeasure: fast\n", ["measure: has no keys; allowed: kind, window_s"]),
@@ -271,6 +296,26 @@ def test_a_pattern_cannot_tell_when_work_is_done(load):
 )
 def test_mistakes_in_config(values, words):
     refused(lambda: load_config(values), "config/config.yaml or --config: ", *words)
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        ("wait=\x1b[2J", ["wait=?[2J: a value that is no YAML"]),
+        (f"results={'9' * 5000}", ["results=99", " ... ", ": a value that is no YAML"]),
+        ("data=!!bool x", ["data=!!bool x: a value that is no YAML"]),
+    ],
+)
+def test_values_of_the_command_line(pair, words):
+    refused(lambda: settings.read_values([pair]), "config/config.yaml or --config: ", *words)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "study"])
+def test_a_config_that_has_no_keys(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(settings, "ROOT", tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text(content)
+    refused(lambda: settings.read_values(["study=x"]), "config.yaml: has no keys; allowed: study")
 
 
 def test_a_tilde_is_the_home_folder():

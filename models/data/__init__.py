@@ -16,7 +16,7 @@ from models.data.base import (
     MANIFEST,
     DataError,
     Dataset,
-    fingerprint,
+    contents,
     make_once,
     read_manifest,
     write_json,
@@ -69,6 +69,7 @@ def prepare(
     chosen, reason = _resolve(cls, root, pinned.get("source", source), pin if pinned else None)
     reason = pinned.get("reason", reason)
     real = root / name if chosen == "real" and not cls.bundled else None
+    of_real, fingerprint = contents(real) if real else (None, None)
     size = train or cls.generated_size
     about = {
         "dataset": name,
@@ -78,7 +79,7 @@ def prepare(
         "reason": reason,
         "seed": seed,
         "location": f"../../{name}" if real else ".",
-        "fingerprint": fingerprint(real) if real else None,
+        "fingerprint": fingerprint,
     }
     target = root / "synthetic" / f"{name}-{size}-seed{seed}"
     if chosen == "real":
@@ -91,8 +92,7 @@ def prepare(
     def write(folder: Path) -> None:
         if not real:
             cls.generate(folder, size, seed)
-        files = [path for path in (real or folder).rglob("*") if path.is_file()]
-        found = cls(folder, about).count() | {"bytes": sum(path.stat().st_size for path in files)}
+        found = cls(folder, about).count() | {"bytes": of_real if real else contents(folder)[0]}
         write_json(folder / MANIFEST, about | found)
 
     make_once(target, is_current, write)

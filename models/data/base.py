@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,11 +45,20 @@ class Dataset:
         """Write the cache behind `resident`, unless it is there."""
 
 
-def fingerprint(files: Path) -> str:
-    """Changes when real files do. A class folder's time tells of its images: no need to ask all."""
-    found = sorted(files.glob("*/*"))
-    times = [(str(path.relative_to(files)), path.stat().st_mtime_ns) for path in found]
-    return hashlib.sha256(json.dumps(times).encode()).hexdigest()
+def contents(folder: Path) -> tuple[int, str]:
+    """Bytes of all files below a folder, those behind links too, and a digest that changes with
+    the name, size or time of any.
+    """
+    size, digest = 0, hashlib.sha256()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        for path in (os.path.join(parent, name) for name in sorted(names)):
+            if not stat.S_ISREG((status := os.stat(path)).st_mode):
+                raise DataError(f"{path}: is no plain file")
+            size += status.st_size
+            name = os.fsencode(os.path.relpath(path, folder))
+            digest.update(b"%b %d %d\n" % (name, status.st_size, status.st_mtime_ns))
+    return size, digest.hexdigest()
 
 
 def read_manifest(name: str, folder: Path) -> dict[str, Any] | None:

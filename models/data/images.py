@@ -127,8 +127,9 @@ class Cifar10(ImageDataset):
         kind = Written if self.data == self.folder else CIFAR10
         try:
             return kind(self.data, transform=transform)
-        except RuntimeError as error:
-            raise DataError(f"{self.data} is not the published CIFAR-10: {error}") from None
+        except RuntimeError:
+            what = f"unpack cifar-10-python.tar.gz there: {BATCHES}/ holds its files, unchanged"
+            raise DataError(f"{self.data} is not the published CIFAR-10; {what}") from None
 
     @classmethod
     def generate(cls, folder: Path, train: int, seed: int) -> None:
@@ -200,11 +201,11 @@ class ImageNet64(ImageDataset):
 
     def open(self, transform=None):
         """torchvision's ImageFolder."""
-        from models.data.readers import ImageFolder
+        from models.data.readers import Images, load
 
         try:
-            return ImageFolder(self.data / "train", transform)
-        except FileNotFoundError as error:  # no folder, no class, or a class without images
+            return Images(str(self.data / "train"), transform, loader=load)
+        except (FileNotFoundError, ValueError) as error:  # no folder, no class, one without images
             raise DataError(f"{self.data}: {error}") from None
 
     @classmethod

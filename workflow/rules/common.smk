@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from analysis import pages, source_digest
-from workflow.collocation.spec.errors import ConfigError, NotInForce
+from workflow.collocation.spec.errors import NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner

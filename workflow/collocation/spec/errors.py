@@ -10,17 +10,21 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a workload, a m
 Positive = Annotated[StrictInt, Field(ge=1)]
 
 
+def printable(text: str) -> str:
+    """Somebody else's words, without what could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 class ConfigError(Exception):
     """A mistake in a config file, as one line for the person who wrote it."""
+
+    def __init__(self, message: str):
+        middle = message[2000:-900] and " ... "  # left out of what nobody would read
+        super().__init__(printable(f"{message[:2000]}{middle}{message[2000:][-900:]}"))
 
 
 class NotInForce(Exception):
     """The method that a cell is about was not in force; the cell fails with this sentence."""
-
-
-def printable(text: str) -> str:
-    """Somebody else's words, without what could move a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 class Strict(BaseModel):

@@ -4,8 +4,11 @@ Everything a person can get wrong is refused here, before anything runs, as one 
 the file, the key and what is allowed (`ConfigError`).
 """
 
+import itertools
 import re
 import reprlib
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -28,21 +31,54 @@ from workflow.collocation.spec.workloads import KINDS, Trained, Workload, model_
 CONFIG_SOURCE = "config/config.yaml or --config"
 AS_WRITTEN = ("run", "environment")  # keys: words of a script
 TAG = "tag:yaml.org,2002:"
+NO_YAML = (yaml.YAMLError, RecursionError, ValueError)
+# Beyond these a file is a mistake, or somebody's that makes little text much memory.
+MOST_BYTES, MOST_VALUES, LARGEST = 250_000, 100_000, 2**63
 
 
 class _Loader(yaml.SafeLoader):
     """YAML keeps the last of two equal keys in silence; a person meant neither."""
 
+    def compose_document(self):
+        document = super().compose_document()
+        _count(document, {})
+        return document
+
+    def construct_object(self, node, deep=False):
+        with suppress(ValueError, LookupError, AttributeError):  # by which YAML's types fail
+            value = super().construct_object(node, deep)
+            if not isinstance(value, int) or abs(value) <= LARGEST:
+                return value
+        raise _mistake(node, f"{reprlib.repr(node.value)} is no {node.tag.removeprefix(TAG)}")
+
     def construct_mapping(self, node, deep=False):
-        seen = []
+        if not isinstance(node, yaml.MappingNode):
+            raise _mistake(node, "keys with values are expected here")
+        seen = set()
         for key, _ in node.value:
-            if key.value in seen:
-                said = f"the key '{key.value}' stands there twice"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-            seen.append(key.value)
+            name = key.value if isinstance(key, yaml.ScalarNode) else key
+            if name in seen:
+                raise _mistake(key, f"the key '{name}' stands there twice")
+            seen.add(name)
         self.flatten_mapping(node)
         node.value = [(k, _text(v) if k.value in AS_WRITTEN else v) for k, v in node.value]
         return super().construct_mapping(node, deep)
+
+
+def _mistake(node, why: str) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+
+
+def _count(node, known: dict) -> int:
+    """How many values a node has when its aliases are followed. Raises YAMLError for too many."""
+    if node not in known:
+        known[node] = MOST_VALUES  # for a node that holds itself
+        pairs = node.value if isinstance(node, yaml.MappingNode) else [node.value]
+        inner = itertools.chain(*pairs) if isinstance(node, yaml.CollectionNode) else ()
+        known[node] = 1 + sum(_count(value, known) for value in inner)
+    if known[node] > MOST_VALUES:
+        raise _mistake(node, f"more than {MOST_VALUES:,} values, or one that holds itself")
+    return known[node]
 
 
 def _text(node):
@@ -58,11 +94,15 @@ def _text(node):
 def read_yaml(path: Path):
     """The content of a YAML file. Raises ConfigError with file and line."""
     try:
+        if not stat.S_ISREG((status := path.stat()).st_mode):
+            raise ConfigError(f"{path}: cannot be read: it is no plain file")
+        if status.st_size > MOST_BYTES:
+            raise ConfigError(f"{path}: cannot be read: it has more than {MOST_BYTES:,} bytes")
         with path.open("rb") as content:
             return yaml.load(content, _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except NO_YAML as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
@@ -94,13 +134,15 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
 
 
 def read_values(pairs: list[str]) -> dict:
-    """config.yaml with KEY=VALUE arguments over it, as Snakemake reads them."""
-    values = read_yaml(ROOT / "config" / "config.yaml") or {}
+    """config.yaml with KEY=VALUE arguments over it, as Snakemake reads them. Raises ConfigError."""
+    path = ROOT / "config" / "config.yaml"
+    values = read_yaml(path)
+    check(Config, values, str(path))
     for pair in pairs:
         key, _, value = pair.partition("=")
         try:
-            values[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            values[key] = yaml.load(value, _Loader)
+        except NO_YAML:
             raise ConfigError(f"{CONFIG_SOURCE}: {pair}: a value that is no YAML") from None
     return values
 

@@ -39,6 +39,8 @@ KINDS = ("window", "departure", COMPLETION, INTERLEAVED)
 
 Implementation = Literal[tuple(IMPLEMENTATIONS)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
+MOST_JOBS = 20_000  # in all cells of a study, which are planned at once
+Replicates = Annotated[StrictInt, Field(ge=1, le=999)]
 # Of METHODS, or variants of the study's own; of interleaved sets `4xmps`: only so many members.
 Word = Annotated[str, Field(pattern=r"^([1-9]\d*x)?[a-z][a-z0-9_]*$")]
 Methods = Annotated[list[Word], Field(min_length=1)]
@@ -81,11 +83,11 @@ class Group(Strict):
     implementations: list[Implementation] | None = Field(None, min_length=1)
     measure: Measure = Measure()  # keys that differ from the study's
     input: Literal["resident", "files", "shared"] | None = None  # else the workload's mode
-    replicates: Positive | None = None  # instead of the study's
+    replicates: Replicates | None = None  # instead of the study's
     tier: Positive = 1  # all replicates of tier 1 come before those of tier 2
 
     @abstractmethod
-    def scenarios(self) -> list[Scenario]:
+    def scenarios(self) -> Iterator[Scenario]:
         """All that it collocates."""
 
     @abstractmethod
@@ -105,12 +107,10 @@ class Ladder(Group):
     counts: dict[Count, Methods] = Field(min_length=1)  # members → methods
     cores: Literal["share", "all"] = "share"  # of a job alone; all: a control
 
-    def scenarios(self) -> list[Scenario]:
-        return [
-            (f"counts.{count}", {workload: count}, methods)
-            for workload in self.workloads
-            for count, methods in self.counts.items()
-        ]
+    def scenarios(self) -> Iterator[Scenario]:
+        for workload in self.workloads:
+            for count, methods in self.counts.items():
+                yield f"counts.{count}", {workload: count}, methods
 
     def lacks(self, kind: str) -> Iterator[str]:
         if kind == COMPLETION:
@@ -126,8 +126,8 @@ class Mix(Group):
     leaving_workload: Name | None = None  # of a departure: who leaves; else the last
     work: dict[Name, Positive] = {}  # of a completion: steps of each
 
-    def scenarios(self) -> list[Scenario]:
-        return [("methods", self.members, self.methods)]
+    def scenarios(self) -> Iterator[Scenario]:
+        yield "methods", self.members, self.methods
 
     def lacks(self, kind: str) -> Iterator[str]:
         for name in (*self.slices, *self.work, self.leaving_workload):
@@ -155,7 +155,7 @@ class Study(Strict):
     description: str  # shown in the first lines
     cpu: bool = False  # may be measured on a CPU where there is no GPU
     seed: StrictInt = Field(42, ge=0)  # of data, weights and order
-    replicates: Positive = 3  # passes over all cells, each with baselines of its own
+    replicates: Replicates = 3  # passes over all cells, each with baselines of its own
     # how well a job is written
     implementations: list[Implementation] = Field(["paper_step"], min_length=1)
     measure: Measure = Measure()  # how cells are measured
@@ -182,7 +182,13 @@ class Study(Strict):
             raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
         for name in self.variants.keys() & METHODS.keys():
             raise ValueError(f"variants.{name}: is a method already; give it another name")
+        jobs = 0
         for where, group in self.groups():
+            each = len(group.implementations or self.implementations)
+            each *= group.replicates or self.replicates
+            for _, members, methods in group.scenarios():
+                if (jobs := jobs + sum(members.values()) * len(methods) * each) > MOST_JOBS:
+                    raise ValueError(f"{where}: its cells bring the study over {MOST_JOBS:,} jobs")
             measure = self.measure_of(group)
             for said in (*self._methods_lack(group, measure), *group.lacks(measure.kind)):
                 raise ValueError(where + said)
