@@ -1,8 +1,9 @@
 """What a member and its conductor say to each other: JSON lines out, commands in, a line each.
 
 Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `autotuned` (seconds),
-`warm` (steps), `started`, any number of `progress` (steps, samples) and `held` (steps), `done`
-where its work is a number of steps, `stopped` (steps, peaks of memory; steps.npz is written).
+`warm` (steps; of a script `pause_s`, its longest pause), `started`, any number of `progress`
+(steps, samples) and `held` (steps), `done` where its work is a number of steps, `stopped` (steps,
+peaks of memory; steps.npz is written).
 `error` (class, message, phase, out_of_memory, unsupported) may come at any time; `exited` (code,
 signal) is the last, told by the fork server.
 

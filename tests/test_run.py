@@ -292,21 +292,41 @@ def test_a_window_lasts_until_the_slowest_has_its_least_number_of_steps(cell, me
         assert rate.samples_per_s >= 0.99 * 32 * (rate.steps - 1) / window.seconds
 
 
-def test_a_member_that_stands_still_at_the_end_of_the_window_is_flagged(cell, method):
-    spec = CELLS["2x_plain", "naive"].spec
-    longer = spec.measure.model_copy(update={"window_s": 3.0})
+def stopped_for(method, began_s: float, ended_s: float) -> None:
+    """Has the second member stand still for a while after the barrier."""
 
     def stopped_soon(reports):
         method.witness = lambda reports: {"verified": True}
-        for after, number in ((1.0, signal.SIGSTOP), (4.0, signal.SIGCONT)):
+        for after, number in ((began_s, signal.SIGSTOP), (ended_s, signal.SIGCONT)):
             threading.Timer(after, os.kill, (reports[1].pid, number)).start()
         return {"verified": True}
 
     method.witness = stopped_soon
-    record = cell(spec=spec.model_copy(update={"measure": longer})).record()
+
+
+def lasting(seconds: float):
+    spec = CELLS["2x_plain", "naive"].spec
+    longer = spec.measure.model_copy(update={"window_s": seconds})
+    return spec.model_copy(update={"measure": longer})
+
+
+def test_a_member_that_stands_still_at_the_end_of_the_window_is_waited_for_and_flagged(
+    cell, method
+):
+    stopped_for(method, 1.0, 4.0)
+    record = cell(spec=lasting(3.0)).record()
     assert (record.status, record.flags) == ("completed", ["stalled"])
+    assert record.windows[0].seconds > 3.5
     well, still = (member.windows["window"] for member in record.members)
     assert still.steps < well.steps * 2 / 3
+
+
+def test_a_member_that_stops_for_good_in_the_midst_of_its_window_fails_the_cell(cell, method):
+    stopped_for(method, 1.0, 7.0)
+    record = cell(spec=lasting(2.0)).record()
+    why = "member 1 (plain), window: no step in the last half of 'window'"
+    assert ending(record) == ("failed", "window", why)
+    assert record.flags == ["stalled"] and 4 < record.windows[0].seconds < 6
 
 
 # -- evidence, and the neighbours of a fault -------------------------------------------------------

@@ -54,6 +54,64 @@ def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(
         assert steps.stalled(Window(name=kind, **ends), end) is expected
 
 
+def turns(rates: list[float], condition: str = "naive", members=(0, 1)) -> Window:
+    spans = [(ORIGIN + i * 1000 * MS, ORIGIN + (i * 1000 + 400) * MS) for i in range(len(rates))]
+    about = {"start_ns": spans[0][0], "end_ns": spans[-1][1], "seconds": 0.4 * len(rates)}
+    return Window(name=condition, **about, members=[*members], spans=spans)
+
+
+PLAIN = Window(name="window", start_ns=ORIGIN, end_ns=ORIGIN + 3000 * MS, seconds=3.0)
+STOPS = [10] * 140  # ms of each step, from the window's start
+COLLAPSES = [  # steps of a window of 3 s, or rates of slices; flags; whether it stopped for good
+    ([10] * 300, [], False),
+    ([10] * 160 + [9000], ["stalled"], False),  # after its middle
+    (STOPS, ["stalled"], True),
+    ([], ["stalled"], True),
+    ([10] * 150 + [100] * 20, ["halves_differ"], False),  # tenfold slower
+    ([12.4] * 125 + [10] * 150, [], False),
+    ([13] * 120 + [10] * 150, ["halves_differ"], False),
+    ([10] * 100 + [560] + [10] * 150, ["stalled"], False),
+    ([150] * 5 + [550] + [150] * 15, ["stalled"], False),
+    ([10, 400, 10, 10, 400] * 4, ["stalled"], False),  # more than once
+    ([650] * 6, [], False),  # each step takes long
+    ([3.0, 3.1, 3.0, 2.9], [], False),
+    ([3.0, 3.0, 2.0, 2.0], ["halves_differ"], False),
+    ([3.0, 0.0, 3.0, 3.0], ["stalled"], False),
+    ([3.0, 3.0, 0.0, 0.0], ["stalled"], True),
+    ([3.0], [], False),
+]
+
+
+def window_of(made: list[float]) -> tuple:
+    """A window, step ends, rates of slices: those are short of 10."""
+    if made and max(made) < 10:
+        return turns(made), np.array([], np.int64), made
+    return PLAIN, ends(*made)[1:] if made else np.array([], np.int64), None
+
+
+@pytest.mark.parametrize(("made", "expected", "stopped"), COLLAPSES)
+def test_a_window_that_collapsed_is_flagged_or_none(made, expected, stopped):
+    window, end, slices = window_of(made)
+    assert steps.flags(window, end, slices) == expected
+    paused = {(1, window.name): steps.pauses(window, end, slices)}
+    assert steps.ceased([window], paused, ["a", "a"]) == ((1, window.name) if stopped else None)
+
+
+@pytest.mark.parametrize(
+    ("alone", "stopped"),
+    [([3, 3, 3, 3, 3, 3], True), ([3, 0, 0, 0, 3, 3], False), ([3, 3, 3, 0, 0, 0], True)],
+)
+def test_a_job_may_pause_as_long_as_it_did_when_it_was_alone(alone, stopped):
+    """But for a pause that nothing ended."""
+    windows = [turns(alone, "alone", [0]), turns([2, 2, 2, 0, 0, 0])]
+    none = np.array([], np.int64)
+    paused = {(0, "alone"): steps.pauses(windows[0], none, alone)}
+    paused[1, "naive"] = steps.pauses(windows[1], none, [2, 2, 2, 0, 0, 0])
+    assert (steps.ceased(windows, paused, ["a", "a"]) is not None) is stopped
+    if not stopped:  # of another job it says nothing
+        assert steps.ceased(windows, paused, ["b", "a"]) == (1, "naive")
+
+
 # -- rates ----------------------------------------------------------------------------------------
 
 

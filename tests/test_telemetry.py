@@ -50,7 +50,8 @@ def watched(source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)) ->
     for index in range(130):
         t = index * S // 10
         gauges = (IDLE if t < S else BUSY) | {"throttle": 0}
-        rates = RATES if source in ("gpm", "dcgm") and index else {}
+        known = RATES if source in ("gpm", "dcgm") and index else {}
+        rates = {name: value + (-1) ** index / 1000 for name, value in known.items()}
         for entity in entities:
             own = gauges if entity == "gpu" else {}
             lines.gpu.append({"t": t, "e": entity, "v": own | rates})
@@ -214,6 +215,16 @@ def energy(joules: float | None, scatter: float = 0, t: float = 12.06):
     return change
 
 
+def rising(t: float, joules: float):
+    """The energy counter in the readings, to which that is added at one time."""
+
+    def change(lines: Lines) -> None:
+        for row in lines.gpu:
+            row["v"]["energy"] = 1000.0 + 30 * row["t"] / S + joules * (row["t"] == t * S)
+
+    return change
+
+
 def listed(t: float, compute, mps=(), gone: float | None = None):
     """Others on the card from then on, or for a while. Processes that start on another GPU of the
     machine stood for one look at a time in the list of this one (two H200s, two studies at once).
@@ -260,6 +271,8 @@ SAID = [  # what happens to the lines, the flags, and a word of what is said
     (pair(smact=0.511), APART, "smact is 0.5110 by the pair of samples and 0.5000 by the series"),
     (pair(tenso=0.24), APART, "tenso"),
     (pair(smact=1.006), APART, "window, gpu: smact reads 1.0060"),
+    (rows(10, 10.1, smact=1.3), APART, "window, gpu: smact reads 1.3000"),
+    (rows(10, 10.1, smact=-0.1), APART, "window, gpu: smact reads -0.1000"),
     (rows(10, 10.5, gpu_util=1.294), APART, "gpu_util reads 1.2940"),
     # 3000 J by power readings, of 300 W; the counter is read for 10.04 s
     (energy(3900), ENERGY, "2888.4 J by the GPU's counter and 3000.0 J by its power readings"),
@@ -269,7 +282,9 @@ SAID = [  # what happens to the lines, the flags, and a word of what is said
     (energy(3300, scatter=60), ENERGY, "2290.8 J"),
     (energy(4200, t=12.7), NONE, ""),  # too late to be of this window
     (energy(None), NONE, ""),
-    (energy(3.0), NONE, ""),  # it fell
+    (energy(3.0), ENERGY, "the GPU's energy counter fell"),
+    (rows(7, 7.1, energy=9.0), NONE, ""),
+    (rising(7, -9.0), ENERGY, "the GPU's energy counter fell"),  # and rose again
     (rows(6, 7, throttle=0x4), ["power_capped"], "'sw_power_cap': 0.1}"),
     (rows(6, 8, throttle=0x20), ["throttled"], "'sw_thermal_slowdown': 0.2}"),
     (rows(6, 7, throttle=0x88), ["throttled"], "'hw_power_brake_slowdown': 0.1}"),
@@ -299,6 +314,68 @@ def test_what_is_wrong_is_flagged_and_said(change, expected, said):
     parts = *telemetry.disagree, str(telemetry.throttled), str(telemetry.strangers)
     assert expected == HOLE or any(said in part for part in parts)
     assert len(telemetry.disagree) == (expected in (APART, ENERGY))
+
+
+def reading(source: str, entities=("gpu",), **values) -> Lines:
+    """The card at work, read like this all the time: a value, or those of readings in turn."""
+    lines = watched(source, entities)
+    lines.spans.clear()
+    lines.marks.clear()
+    for name, value in ({"power": (300.0, 301.0)} | values).items():
+        turns = value if isinstance(value, tuple) else (value,)
+        for index, row in enumerate(row for row in lines.gpu if row["t"] >= S):
+            row["v"][name] = turns[index % len(turns)]
+    return lines
+
+
+ZERO = {"gract": 0.0, "smact": 0.0, "tenso": 0.0}
+MOVING = {"gract": (0.8, 0.9, 0.7), "tenso": (0.2, 0.3)}
+CONTRADICTED = [  # readings; what is missing of them; what it is missing for
+    (ZERO | {"gpu_util": 1.0, "power": 90.0}, ZERO, "reads 0 all the time, and the card's util"),
+    (ZERO, ZERO, "reads 0 all the time, and the card draws 300 W, and 80 W when idle"),
+    (ZERO | {"power": 130.0, "gpu_util": 0.0}, (), ""),  # a context draws so much at rest
+    (ZERO | {"gract": 0.9, "gpu_util": 1.0}, ("smact", "tenso"), "reads 0 all the time"),
+    ({"tenso": 0.0, "gpu_util": 1.0}, (), ""),  # no tensor core at work
+    (ZERO | {"smact": (0.0, 0.001), "gract": (0.05, 0.051), "gpu_util": 0.2}, (), ""),
+    ({"gract": (0.5, 0.6, 1.3)}, ("gract",), "gract reads 1.3000, and a share lies between"),
+    ({"smact": (0.5, -1.0)}, ("smact",), "smact reads -1.0000"),
+    (MOVING | {"smact": 0.37}, ("smact",), "smact stands still while others move"),
+    (MOVING | {"gract": 0.9995, "smact": 0.37, "power": (300.0, 301.0)}, ("smact",), "smact"),
+    (RATES | {"power": (200.0, 300.0, 400.0)}, ("gract", "smact", "tenso"), "stands still while"),
+    (MOVING | {"smact": (0.3, 0.4), "power": 300.0}, ("power",), "power stands still"),
+    ({"gract": 0.999, "smact": (0.4, 0.5), "tenso": (0.2, 0.3), "power": (300.0, 310.0)}, (), ""),
+    ({"gract": (0.9, 0.901), "power": (300.0, 310.0)}, (), ""),  # all as good as still
+]
+
+
+@pytest.mark.parametrize("source", ["dcgm", "gpm"])
+@pytest.mark.parametrize(("readings", "missing", "said"), CONTRADICTED)
+def test_a_value_that_others_contradict_is_missing_and_flagged(source, readings, missing, said):
+    lines, spans = reading(source, **readings), watched().spans
+    if source == "gpm":  # which has a pair besides
+        means = {name: np.mean([r["v"][name] for r in lines.gpu[20:120]]) for name in RATES}
+        lines.spans = [spans[0] | {"v": means}]
+    telemetry, flags = told(lines)
+    values = telemetry.windows["window"].entities["gpu"]
+    known = {name for name in (*RATES, "power") if values[name] is not None}
+    assert known == {*RATES, "power"} - {*missing}
+    assert ("telemetry_disagrees" in flags) == bool(missing) == bool(telemetry.disagree)
+    assert all(said in sentence for sentence in telemetry.disagree[:1])
+
+
+def test_an_instance_may_rest_while_another_works_but_not_all():
+    zero = {"gract": 0.0, "smact": 0.0}
+    lines = reading("dcgm", ENTITIES, gpu_util=None)
+    for row in lines.gpu:
+        row["v"] |= zero if row["e"] == "gi:1" else {}
+    telemetry, flags = told(lines, **MIG)
+    assert telemetry.windows["window"].entities["gi:1"]["gract"] == 0 and flags == []
+    for row in lines.gpu:
+        row["v"] |= zero if row["e"] != "gpu" else {}
+    telemetry, flags = told(lines, **MIG)
+    window = telemetry.windows["window"]
+    assert flags == ["telemetry_disagrees"] and window.whole_card["gract"] is None
+    assert [window.entities[e]["gract"] for e in ENTITIES] == [pytest.approx(0.9), None, None]
 
 
 def test_nothing_at_all_is_incomplete_and_no_error():

@@ -169,7 +169,7 @@ def _uneven(rows: list[dict]) -> bool:
 
 def _busy_slices(attempt: Attempt) -> dict[str, list[float | None]]:
     """Of a completed interleaved cell: condition → GRACT of the GPU in each slice, None where no
-    reading is of this slice alone.
+    reading is of this slice alone. Without a condition whose GRACT other readings contradict.
     """
     record, path = attempt.record, attempt.path.with_name("gpu.parquet")
     interleaved = (record.spec.get("measure") or {}).get("kind") == INTERLEAVED
@@ -177,7 +177,9 @@ def _busy_slices(attempt: Attempt) -> dict[str, list[float | None]]:
         return {}
     table = read_table(path, ["t_ns", "entity", "gract"])
     series = Series.of_table(table.filter(pc.equal(table["entity"], CARD)))
-    return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in record.windows}
+    busy = {w.name: _seen_in_window(record, w.name, 0).get("gract", 1.0) for w in record.windows}
+    known = [window for window in record.windows if busy[window.name] is not None]
+    return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in known}
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from models.clock import save_steps
@@ -161,7 +162,8 @@ class Command:
         self.until(lambda: steps.done >= least and time.monotonic() >= until)
         self.until(steps.hold)
         self.look(0)
-        self.channel.emit("warm", steps=steps.done)
+        pause_s = float(np.diff(steps.ran_ns).max(initial=0)) / 1e9
+        self.channel.emit("warm", steps=steps.done, pause_s=pause_s)
 
     def go(self) -> None:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""

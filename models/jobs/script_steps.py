@@ -76,6 +76,11 @@ class Hooked:
     def done(self) -> int:
         return self.header[hook.DONE]
 
+    @property
+    def ran_ns(self) -> memoryview:
+        """When its steps ended."""
+        return self.times[: self.done]
+
     def hold(self) -> bool:
         """Have the script wait in its next step; True once it does."""
         self.header[hook.LIMIT] = 0

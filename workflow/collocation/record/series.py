@@ -49,17 +49,13 @@ class Series:
         """Mean over a window: of a rate by how long it was so, of a gauge over the readings.
 
         pieces: the slices that the window consists of, if it does. None where no more than `known`
-        of the time is covered, or where a share reads above 1.
+        of the time is covered, or where a share reads below 0 or above 1.
         """
-        values, weights = self._counting(name, ends, pieces)
+        values, weights = self.counting(name, ends, pieces)
         too_few = weights.sum() <= known * (ends[1] - ends[0])
-        if too_few or (name in SHARES and values.max() > MOST):
+        if too_few or (name in SHARES and not 0 <= values.min() <= values.max() <= MOST):
             return None
         return float(np.average(values, weights=weights))
-
-    def highest(self, name: str, ends: tuple[int, int], pieces: Pieces | None = None) -> float:
-        """Of the readings that count in a window; 0 where none does."""
-        return float(self._counting(name, ends, pieces)[0].max(initial=0.0))
 
     def readings(self, name: str, pieces: Pieces) -> np.ndarray:
         """Those that were taken in one of these [start, end) and are known."""
@@ -84,7 +80,7 @@ class Series:
         points = [start, *inside, end] if len(inside) else [before[-1], *after[:1], end][:2]
         return float(np.diff(points).max()) / 1e9
 
-    def _counting(self, name: str, ends: tuple[int, int], pieces: Pieces | None):
+    def counting(self, name: str, ends: tuple[int, int], pieces: Pieces | None):
         """The values that count in a window, and how much each does.
 
         Neighbours of a slice are other loads. So of slices only rates count that lie in one as a

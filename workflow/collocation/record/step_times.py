@@ -1,5 +1,8 @@
 """From the members' step times to rates, and to the cell's steps.parquet."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +20,9 @@ LOSSES_KEPT = 100
 # A third of a window in so many parts: each longer than what makes neighbouring steps alike.
 BATCHES = 10
 # A member stood still if one gap between its steps is over this share of a window, this many
-# seconds, this many of its usual steps, and this many times the 99th percentile of the other gaps.
-STALL, STALL_S, STALL_STEPS, STALL_P99 = 0.05, 0.25, 5, 3
+# seconds, and this many of its usual steps (2.5 in the shipped records).
+STALL, STALL_S, STALL_STEPS = 0.05, 0.25, 3
+HALVES = 0.2  # of the faster half's rate
 
 
 def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
@@ -100,19 +104,75 @@ def fractional_steps(began: np.ndarray, ended: np.ndarray, start: int, stop: int
     return float(np.where(took > 0, share, at_once).sum())
 
 
-def stalled(window: Window, end_ns: np.ndarray) -> bool:
-    """Whether a member stood still for a part of the window that its rate may not tell of, before
-    its first or after its last step end there. Of slices their own rates tell.
+def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> np.ndarray:
+    """Shares of a window between one step end of a member and the next, the last one at its end.
+    Of slices, whose rates are given, by those without any step.
     """
-    if window.spans or window.name == COMPLETION:  # where it waits for others
-        return False
+    if slices is not None:
+        edges = np.array([-1, *np.flatnonzero(slices), len(slices)])
+        return (np.diff(edges) - 1) / len(slices)
     inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]
     edges = np.concatenate([[window.start_ns], inside, [window.end_ns]])
-    *others, longest = np.sort(np.diff(edges)) / 1e9
-    if not others:  # no step at all
-        return longest > STALL_S
-    usual = STALL_STEPS * np.median(others), STALL_P99 * np.percentile(others, 99)
-    return bool(longest > max(STALL * window.seconds, STALL_S, *usual))
+    return np.diff(edges) / (window.end_ns - window.start_ns)
+
+
+def stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
+    """Whether a member stood still for a part of the window that its rate may not tell of."""
+    if window.name == COMPLETION:  # where it waits for others
+        return False
+    *others, longest = np.sort(pauses(window, end_ns, slices))
+    if slices is not None:
+        return bool(longest > 0)
+    usual = STALL_STEPS * np.median(others) if others else 0.0
+    return bool(longest > max(STALL, STALL_S / window.seconds, usual))
+
+
+def halves_differ(
+    window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None
+) -> bool:
+    """Whether a member made over HALVES less in one half of a window than in the other, between its
+    first and its last step end there.
+    """
+    if window.name == COMPLETION:
+        return False
+    if slices is not None:
+        half = len(slices) // 2
+        halves = sum(slices[:half]), sum(slices[len(slices) - half :])
+    else:
+        inside = end_ns[(end_ns >= window.start_ns) & (end_ns < window.end_ns)]
+        if not len(inside):
+            return False
+        first = np.interp((inside[0] + inside[-1]) / 2, inside, np.arange(len(inside)))
+        halves = first, len(inside) - 1 - first
+    return bool(min(halves) < (1 - HALVES) * max(halves))
+
+
+def flags(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> list[str]:
+    """Of a member's steps in a window: that it stood still, else that its halves differ, or none.
+
+    slices: the rates in those that the window consists of, if it does.
+    """
+    checks = (check for check in (stalled, halves_differ) if check(window, end_ns, slices))
+    return [check.__name__ for check in islice(checks, 1)]
+
+
+def ceased(
+    windows: Iterable[Window], paused: Mapping[tuple[int, str], np.ndarray], workload: Sequence[str]
+) -> tuple[int, str] | None:
+    """A member, and a window in whose last half it made no step, though it never paused for so long
+    where a job like it was alone in this cell.
+
+    paused: (member, window) → `pauses`. workload: of each member.
+    """
+    alone = defaultdict(float)
+    lone = {window.name for window in windows if window.members and len(window.members) == 1}
+    for (member, name), shares in paused.items():
+        if name in lone:
+            alone[workload[member]] = max(alone[workload[member]], *shares[:-1], 0.0)
+    for (member, name), shares in paused.items():
+        if name != COMPLETION and shares[-1] >= 0.5 and shares[-1] > alone[workload[member]]:
+            return member, name
+    return None
 
 
 def load(path: Path) -> dict[str, np.ndarray]:

@@ -275,7 +275,8 @@ class Run:
         from workflow.collocation.record import step_times as steps
 
         began = time.monotonic()
-        found, requests, stalled, evidence = {}, {}, False, conductor.evidence
+        found, requests, evidence = {}, {}, conductor.evidence
+        flags, paused = {}, {}
         members = [tracked.record() for tracked in conductor.members]
         self.fields.update(
             members=members,
@@ -307,10 +308,17 @@ class Run:
                     rate.latency = latency.of_window(own, window, slo)
                     rate.drift = rate.drift_error = None
                 else:
-                    stalled |= steps.stalled(window, end_ns) or 0 in (rate.slices or ())
+                    of = window, end_ns, rate.slices
+                    flags |= dict.fromkeys(steps.flags(*of))
+                    paused[member.member, window.name] = steps.pauses(*of)
                 rate.distinct_samples = steps.distinct(window, arrays)
                 member.windows[window.name] = rate
-        self.fields["flags"] += ["stalled"] * stalled
+        self.fields["flags"] += flags
+        if ceased := steps.ceased(conductor.windows, paused, [m.workload for m in members]):
+            member, window = ceased
+            why = f"member {member} ({members[member].workload}), window: no step in the last half"
+            if self.fields["status"] == "completed":
+                self._ended("failed", f"{why} of '{window}'", "window")
         if conductor.windows and found:
             path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns
             self.fields["files"][path.name] = steps.write(path, found, origin)

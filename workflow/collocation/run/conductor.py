@@ -18,7 +18,7 @@ from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
-from workflow.collocation.run.progress import Display
+from workflow.collocation.run.progress import NOW, Display
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
@@ -40,8 +40,6 @@ RELEASE_S = 8.0  # for the method to drop all who are late
 KILL_S = 3.0  # for a member to end by what it was sent
 KILLS = 2  # as many signals, then one that has not ended is left behind
 POLL_S = 0.2
-NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
-NOW["stop"] = "stopping"
 
 
 class CellOver(Exception):
@@ -207,9 +205,8 @@ class Conductor:
                 self.sharing.release(member.pid)  # or its death could harm the others
             # The first signal leaves the Python stack of the hang in the member's log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
-            if member.status is None:
-                why = f"no end of phase '{member.current_phase}' within its time-out"
-                member.end("timed_out", why)
+            why = f"no end of phase '{member.current_phase}' within its time-out"
+            member.end("timed_out", why)
             self.server.kill(member.member, number)
 
     def _go_on_or_give_up(self) -> None:
@@ -262,9 +259,14 @@ class Conductor:
             self._window(started + int(self.measure.settle_s * 1e9))
 
     def _window(self, start_ns: int, name: str = "window") -> None:
-        """[start, start + W), longer until the slowest member has its least number of steps."""
+        """[start, start + W), longer until the slowest member has its least number of steps, and
+        while one pauses that waits for nothing: by W, or its longest pause in warm-up, at most.
+        """
         seconds, least = self.measure.window_s, self.measure.min_steps
         end_ns = start_ns + int(seconds * 1e9)
+        pauses = (member.events["warm"].get("pause_s", 0.0) for member in self.alive)
+        last_ns = end_ns + int(max(seconds, *pauses) * 1e9)
+        steady = [member for member in self.alive if self.specs[member.member]["arrivals"] is None]
         self.deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
         self._pump_until(start_ns)
@@ -276,7 +278,8 @@ class Conductor:
                 if progress and progress["t"] >= start_ns:
                     first.setdefault(member.member, progress["steps"])
             slow = [m for m in self.alive if m.steps - first.get(m.member, m.steps) < least]
-            if now >= end_ns and not slow:
+            paused = [m for m in steady if m.alive and 2 * m.stepped_ns < start_ns + now]
+            if now >= end_ns and not slow and not (paused and now < last_ns):
                 break
             self._pump(slow)
         self.watch.close(name)
@@ -300,9 +303,8 @@ class Conductor:
         """
         self._window(start_ns, "before")
         first = self.members[self.measure.leaving_member]
-        leaving = [member for member in self.members if member.workload == first.workload]
-        if len(leaving) == len(self.members):
-            leaving = [first]
+        alike = [member for member in self.members if member.workload == first.workload]
+        leaving = alike if len(alike) < len(self.members) else [first]
         self._tell(leaving, "stop")
         self.deadline = time.monotonic() + self.timeouts["stop"]
         while late := [member for member in leaving if not member.gone]:
@@ -336,12 +338,11 @@ class Conductor:
                 self.turn = f"{condition}, round {number + 1} of {self.measure.slices}"
                 its = [self.members[m] for m in conditions[condition]]
                 spans[condition].append(self._slice(its))
-        for condition, those in spans.items():
+        for name, those in spans.items():
             seconds = round(sum(end - start for start, end in those) / 1e9, 6)
             whole = {"start_ns": those[0][0], "end_ns": those[-1][1], "seconds": seconds}
-            self.windows.append(
-                Window(name=condition, **whole, members=conditions[condition], spans=those)
-            )
+            whole |= {"members": conditions[name], "spans": those}
+            self.windows.append(Window(name=name, **whole))
 
     def _slice(self, condition: list[Tracked]) -> tuple[int, int]:
         """Let these members train for slice_s, and wait until nothing of theirs is under way.

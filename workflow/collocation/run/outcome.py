@@ -34,6 +34,7 @@ class Tracked:
     signal: int | None = None
     error: str | None = None
     ended_ns: int | None = None  # when it ended badly, on the monotonic clock
+    stepped_ns: int = 0  # when its count of steps last rose, on the monotonic clock
     stopping: bool = False  # it was told to stop
     gone: bool = False
     channel: socket.socket | None = None
@@ -69,6 +70,8 @@ class Tracked:
     def see(self, event: dict) -> None:
         """Take in an event of the member's, or its end ('exited')."""
         kind = event["event"]
+        if kind == "progress" and event["steps"] > self.steps:
+            self.stepped_ns = event["t"]
         self.events[kind] = event
         if kind == "forked":
             self.pid = event["pid"]

@@ -12,6 +12,9 @@ from workflow.collocation.record.run_json import Record
 REFRESH_S = 1.0
 LONGEST = 200  # characters of what is said on stderr; the log has it all
 CLEAR = "\r\x1b[K"
+# What a cell does in each phase.
+NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
+NOW["stop"] = "stopping"
 
 
 class Display:

@@ -108,7 +108,8 @@ def member_specs(
                 "input": job.input.resolved(),
                 "work": member.work,
                 "seed": spec.seed,
-                "arrivals": spec.seed + replicate,  # of its cells the same, of others other ones
+                # Of its cells the same, of others other ones; None: it works all the time.
+                "arrivals": spec.seed + replicate if job.arrivals else None,
                 "device": device,
                 "threads": len(core_sets[index]),
                 "cores": shared if joined else core_sets[index],

@@ -6,22 +6,23 @@ A headline comes from one pair of GPM samples that spans the window; the series 
 Of interleaved slices there is no such pair, and no energy: the series is all.
 Energy is the GPU's own counter, which moves in steps: its mean power between two readings at the
 very time it changed, times the window's length; the power readings, integrated, must agree.
+A headline that cannot be right is missing, and a sentence says why; the series stay as read.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from workflow.collocation.record import values as record
-from workflow.collocation.record.series import MOST, SHARES, Series
+from workflow.collocation.record.series import SHARES, Series
 from workflow.collocation.record.values import Values, Window
+from workflow.collocation.telemetry.contradictions import COMPARED, contradictions
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.metrics import ACTIVITY, HOST_METRICS, MEMBER_METRICS, METRICS
 
-COMPARED = ("gract", "smact", "smocc", "tenso", "drama")
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
 RATES = [metric.name for metric in METRICS if metric.kind == "rate"]
 MEANS = [m.name for m in METRICS if m.kind != "counter" and m.name != "throttle"]
@@ -70,8 +71,13 @@ class Summary:
 
     def telemetry(self) -> tuple[record.Telemetry, list[str]]:
         """What the record says of these windows, and the flags that follow."""
-        found = {window.name: self._window(window) for window in self.windows}
-        disagree = [said for window in self.windows for said in self._disagree(window)]
+        wrong = {window.name: self._wrong(window) for window in self.windows}
+        found = {window.name: self._window(window, wrong[window.name]) for window in self.windows}
+        disagree = [
+            f"{window.name}, {entity}: {name} {why}"
+            for window in self.windows
+            for (entity, name), why in (self._apart(window) | wrong[window.name]).items()
+        ]
         energy = [said for w in self.windows for said in self._energy_apart(w, found[w.name])]
         throttled, strangers, reason = self._throttled(), self._strangers(), self._incomplete()
         flags = {"telemetry_incomplete": reason, "telemetry_disagrees": disagree}
@@ -84,7 +90,7 @@ class Summary:
         telemetry = record.Telemetry(strangers=strangers, sampler=account, **about)
         return telemetry, [flag for flag, why in flags.items() if why]
 
-    def _window(self, window: Window) -> record.WindowTelemetry:
+    def _window(self, window: Window, wrong: Iterable[tuple[str, str]]) -> record.WindowTelemetry:
         series = {  # of an instance there are rates only
             entity: _means(of, MEANS if entity == "gpu" else RATES, window)
             for entity, of in self.entities.items()
@@ -95,7 +101,8 @@ class Summary:
             if self.source == "gpm":
                 pair = self._pair(entity, window).get("v", {})
                 values |= {name: pair.get(name) for name in RATES}
-                values |= {name: None for name in SHARES if (values.get(name) or 0) > MOST}
+        for entity, name in wrong:
+            heads[entity][name] = None
         values = {"energy": self._energy(window), "whole_card": self._whole_card(heads)}
         values |= {"host": _known(_means(self.host, self.host.columns, window)), "members": {}}
         for m in sorted({row["m"] for row in self.lines.members if window.has(row["m"])}):
@@ -112,14 +119,24 @@ class Summary:
                 return span if _near((span["start_ns"], span["end_ns"]), window) else {}
         return {}
 
-    def _energy(self, window: Window) -> record.Energy | None:
+    def _edges(self, window: Window) -> list[tuple[int, float] | None]:
+        """When the energy counter moved at the window's ends, and what it read then."""
         marks = {mark["name"]: mark["energy"] for mark in self.lines.marks}
-        edges = [marks.get(f"{window.name}:{end}") for end in ("open", "close")]
+        return [marks.get(f"{window.name}:{end}") for end in ("open", "close")]
+
+    def _counter_fell(self, window: Window) -> bool:
+        """Whether the energy counter did what no counter does."""
+        ends = [joules for _, joules in filter(None, self._edges(window))]
+        readings = self.gpu.readings("energy", window.pieces)
+        return any((np.diff(values) < 0).any() for values in (ends, readings))
+
+    def _energy(self, window: Window) -> record.Energy | None:
+        edges = self._edges(window)
         if None in edges:
             return None
         (began, low), (ended, high) = edges
         seconds = (ended - began) / 1e9
-        if not _near((began, ended), window) or seconds <= 0 or high < low:
+        if not _near((began, ended), window) or seconds <= 0 or self._counter_fell(window):
             return None
         power = (high - low) / seconds
         energy = record.Energy(joules=power * window.seconds, seconds=seconds, mean_power=power)
@@ -177,25 +194,36 @@ class Summary:
             elif self.source == "gpm" and not (window.spans or self._pair(entity, window)):
                 yield f"no pair of samples of {entity} spans it"
 
-    def _disagree(self, window: Window) -> Iterator[str]:
-        """Shares above 1; where the pair and the mean of the series over the same time differ."""
+    def _wrong(self, window: Window) -> dict[tuple[str, str], str]:
+        """(entity, metric) → why its value cannot be right."""
+        readings, pairs = {}, {}
         for entity, series in self.entities.items():
-            place, span = f"{window.name}, {entity}", self._pair(entity, window)
-            for name in SHARES:
-                pair = span.get("v", {}).get(name)
-                high = max(pair or 0.0, series.highest(name, window.ends, window.spans))
-                if high > MOST:
-                    yield f"{place}: {name} reads {high:.4f}, and no share is above 1"
-                elif pair is not None and name in COMPARED and window.seconds >= CHECKED_S:
-                    mean = series.over(name, (span["start_ns"], span["end_ns"]), known=KNOWN)
-                    if mean is not None and abs(pair - mean) > max(APART * pair, APART_SHARE):
-                        by = f"{pair:.4f} by the pair of samples and {mean:.4f} by the series"
-                        yield f"{place}: {name} is {by}"
+            pairs[entity] = self._pair(entity, window).get("v", {})
+            readings[entity] = {
+                name: series.counting(name, window.ends, window.spans)[0]
+                for name in (*SHARES, "power")
+            }
+        return contradictions(readings, pairs, self.idle.get("power"))
+
+    def _apart(self, window: Window) -> dict[tuple[str, str], str]:
+        """(entity, metric) → how the pair and the mean of the series over the same time differ."""
+        found = {}
+        for entity, series in self.entities.items():
+            span = self._pair(entity, window)
+            for name in COMPARED if span and window.seconds >= CHECKED_S else ():
+                pair = span["v"].get(name)
+                mean = series.over(name, (span["start_ns"], span["end_ns"]), known=KNOWN)
+                if None not in (pair, mean) and abs(pair - mean) > max(APART * pair, APART_SHARE):
+                    by = f"{pair:.4f} by the pair of samples and {mean:.4f} by the series"
+                    found[entity, name] = f"is {by}"
+        return found
 
     def _energy_apart(self, window: Window, found: record.WindowTelemetry) -> Iterator[str]:
         """Where the counter and the integrated power readings differ by more than ENERGY_APART and
         by more than three standard errors of the readings' mean.
         """
+        if self._counter_fell(window):
+            yield f"{window.name}: the GPU's energy counter fell"
         integrated = found.energy and found.energy.integrated_joules
         if integrated is None or window.seconds < CHECKED_S:
             return
