@@ -1,4 +1,4 @@
-"""A study's cells for an experiment tracker: python -m analysis export --folder FOLDER --to mlflow
+"""A study's cells for an experiment tracker.
 
 Reads runs.parquet, estimates.parquet and the cells' gpu.parquet of the folder, and computes no
 number. A cell that the tracker has is left as it is, so exporting again adds what is new.
@@ -6,7 +6,6 @@ number. A cell that the tracker has is left as it is, so exporting again adds wh
 
 import os
 import sys
-from argparse import Namespace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -122,15 +121,15 @@ def _told(row: pd.Series, names: tuple[str, ...]) -> dict[str, str]:
     return {name: str(row[name]) for name in names if pd.notna(row[name]) and row[name] != ""}
 
 
-def run(given: Namespace) -> str:
-    """The command: how many cells were exported, how many were there, and where that is."""
-    found = cells(given.folder)
-    module, package = TARGETS[given.to]
+def export(folder: Path, tracker: str) -> str:
+    """Export a study's cells; gives how many were exported, how many were there, and where."""
+    found = cells(folder)
+    module, package = TARGETS[tracker]
     os.environ.update(MLFLOW | os.environ)
     try:
         target = import_module(f"analysis.export.{module}")
     except ModuleNotFoundError as error:
         what = f"{sys.executable} -m pip install -c envs/constraints.txt {package}"
-        raise ValueError(f"TO={given.to}: {error}: {what}") from None
-    new, where = target.write(found, given.folder.resolve(), given.to)
+        raise ValueError(f"{tracker}: {error}: {what}") from None
+    new, where = target.write(found, folder.resolve(), tracker)
     return f"{new} cells exported, {len(found) - new} were there: {where}"

@@ -1,7 +1,6 @@
 """estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML."""
 
 import re
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
@@ -28,6 +27,7 @@ from analysis.pages import (
     tables,
 )
 from analysis.pages.spelling import known, plain
+from analysis.rules import CLAIMS
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import implementation_order
 
@@ -211,14 +211,19 @@ def closing_lines(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def run(given: Namespace) -> None:
-    """The command: pages into the study's folder, or README.md and docs/ into the repository."""
+def write_pages(folder: Path, rules: Path = CLAIMS) -> None:
+    """Write a study's pages and tables into its folder."""
+    _write(folder, lambda: Study(folder, rules).outputs())
+
+
+def write_docs(folder: Path, rules: Path = CLAIMS) -> None:
+    """Write README.md and the generated pages of docs/ from a study that ships."""
+    _write(ROOT, lambda: shipped(folder, rules))
+
+
+def _write(into: Path, files: Callable[[], Iterable[tuple[str, str]]]) -> None:
     try:
-        if given.readme:
-            into, files = ROOT, shipped(given.folder, given.claims)
-        else:
-            into, files = given.folder, Study(given.folder, given.claims).outputs()
-        for name, text in files:
+        for name, text in files():
             update(into / name, text)
     except TemplateError as error:
         raise ValueError(f"a page's template: {error}") from None

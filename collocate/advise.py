@@ -1,0 +1,1 @@
+from collocate.app import app

@@ -1,0 +1,49 @@
+"""How text reaches a terminal: wrapped between words, never wider than a reader wants it."""
+
+import shutil
+import sys
+import textwrap
+
+WIDEST = 72  # columns
+HANGING = 2  # columns by which a line's continuation is moved to the right
+
+
+def width() -> int:
+    """Columns of a line: the terminal's, 72 at most."""
+    return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
+
+
+def wrapped(text: str, columns: int | None = None) -> str:
+    """`text` with each line cut between words; what follows a cut is indented a little more.
+
+    A word that is longer than a line, such as a path, stays whole: it can be copied.
+    """
+    columns = columns or width()
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        pieces = textwrap.wrap(
+            line.strip(),
+            columns,
+            initial_indent=indent,
+            subsequent_indent=indent + " " * HANGING,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+        fits = len(line) <= columns  # columns of a table keep their blanks
+        lines += [line.rstrip()] if fits or not pieces else pieces
+    return "\n".join(lines)
+
+
+def show(text: str) -> None:
+    """Print an answer."""
+    if text:
+        print(wrapped(text))
+
+
+def complain(message: str) -> None:
+    """Print why a command ended: one line, which a terminal sees wrapped."""
+    message = "".join(c if c.isprintable() or c == "\n" else "?" for c in message)
+    at_terminal = sys.stderr is not None and sys.stderr.isatty()
+    print(wrapped(message) if at_terminal else message, file=sys.stderr)
