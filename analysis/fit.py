@@ -1,4 +1,4 @@
-"""The predictor's constants, fitted to studies: python -m analysis fit RESULTS/STUDY...
+"""The predictor's constants, fitted to studies.
 
 Writes config/predictor.yaml. Rows are the studies' values over all hosts, of every set of two or
 more jobs by the predictor's methods that has an STP, and GRACT and SMACT of each of its jobs alone

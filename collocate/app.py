@@ -22,7 +22,6 @@ Start with your own job, from its folder:
 1 failed, 2 something was typed wrong."""
 
 
-
 class Mistyped(typer.BadParameter):
     """What a person typed wrong, as one sentence that names the option."""
 

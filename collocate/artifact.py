@@ -14,7 +14,7 @@ def artifact(
     study: studies.Measured,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="[default: STUDY-artifact.tar.xz]"),
+        typer.Option("--output", "-o", metavar="FILE", show_default="STUDY-artifact.tar.xz"),
     ] = None,
     results: studies.Results = None,
 ) -> int:

@@ -15,7 +15,7 @@ def compare(
     other: Annotated[str, typer.Argument(metavar="B", help="the study to compare it with")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="[default: compare-A-B]"),
+        typer.Option("--output", "-o", metavar="FOLDER", show_default="compare-A-B"),
     ] = None,
     results: studies.Results = None,
 ) -> None:

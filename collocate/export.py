@@ -24,7 +24,8 @@ def export(
 ) -> None:
     """Export a study into MLflow.
 
-    Measurements, jobs and telemetry go to MLFLOW_TRACKING_URI, or else into the study's folder mlruns/.
+    Measurements, jobs and telemetry go to MLFLOW_TRACKING_URI, or else into mlruns/ of the study's
+    folder.
     """
     folder = studies.folder_of(study, results)
     from analysis.export import export as exported

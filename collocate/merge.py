@@ -15,7 +15,7 @@ def merge(
         Path, typer.Argument(metavar="SOURCE", help="a study's folder, or an archive of one")
     ],
     name: Annotated[
-        str, typer.Option("--study", metavar="STUDY", help="[default: the one in SOURCE]")
+        str, typer.Option("--study", metavar="STUDY", show_default="the one in SOURCE")
     ] = studies.AUTO,
     results: studies.Results = None,
     settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it

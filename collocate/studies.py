@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="[STUDY]",
-        help="a file of config/studies without .yaml; auto: 'paper' with an NVIDIA GPU, else 'smoke'",
+        help="of config/studies; auto: 'paper' with an NVIDIA GPU, else 'smoke'",
         autocompletion=names_of_studies,
     ),
 ]
@@ -46,7 +46,7 @@ Measured = Annotated[
 ]
 Results = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="where results are [default: results/ of the clone]"),
+    typer.Option(metavar="FOLDER", show_default="results/ of the clone", help="where results are"),
 ]
 Settings = Annotated[
     list[str],
@@ -82,6 +82,15 @@ def config(
     words = [f"study={json.dumps(study)}"]
     words += [f"{key}={json.dumps(value)}" for key, value in more.items()]
     words += [f"budget={json.dumps(budget)}"] if budget else []
+    words += pairs(settings)
+    if results is not None:
+        words.append(f"results={json.dumps(str(results.expanduser().resolve()))}")
+    return words
+
+
+def pairs(settings: Sequence[str]) -> list[str]:
+    """What --set gave, as `key=value` words; paths are absolute. Raises Mistyped."""
+    words = []
     for word in settings:
         key, separator, value = word.partition("=")
         if not separator or not re.fullmatch(r"\w+", key):
@@ -90,8 +99,6 @@ def config(
         if key in PATHS and (key == "results" or here.exists()):
             word = f"{key}={json.dumps(str(here.resolve()))}"
         words.append(word)
-    if results is not None:
-        words.append(f"results={json.dumps(str(results.expanduser().resolve()))}")
     return words
 
 

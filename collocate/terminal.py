@@ -3,8 +3,12 @@
 import shutil
 import sys
 import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 WIDEST = 72  # columns
+CLEAR = "\r\x1b[K"
 HANGING = 2  # columns by which a line's continuation is moved to the right
 
 
@@ -40,6 +44,36 @@ def show(text: str) -> None:
     """Print an answer."""
     if text:
         print(wrapped(text))
+
+
+@contextmanager
+def live(budget_s: float) -> Iterator[Callable[[str, float, str], None]]:
+    """While something is measured: gives what to call often with what it is, for how many seconds
+    that has lasted, and its newest state.
+
+    At a terminal that is one line which lives; elsewhere a line for each new thing. budget_s: how
+    long all of it takes.
+    """
+    began, shown, at_terminal = time.monotonic(), "", sys.stderr.isatty()
+
+    def progress(what: str, seconds: float, state: str) -> None:
+        nonlocal shown
+        if not at_terminal:
+            if what != shown:
+                print(f"{what} ...", file=sys.stderr)
+            shown = what
+            return
+        left = budget_s - (time.monotonic() - began)
+        about = f"about {left:.0f} s left" if left > 0 else "soon done"
+        line = f"{what}: {f'{state}; ' if state else ''}{seconds:.0f} s, {about}"
+        columns = shutil.get_terminal_size().columns - 1
+        print(f"{CLEAR}{line[:columns]}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield progress
+    finally:
+        if at_terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:

@@ -14,7 +14,8 @@ def verify(
         list[str],
         typer.Argument(
             metavar="[STUDY]...",
-            help="names or folders [default: all that ship]",
+            help="names or folders",
+            show_default="all that ship",
             autocompletion=studies.names_of_results,
         ),
     ] = [],  # noqa: B006, Typer reads it and copies it

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-
 from analysis.__main__ import main
+
 from analysis.recipes import SYSTEMS, recipe
 from tests.studio import REPOSITORY, until
 

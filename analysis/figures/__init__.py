@@ -11,9 +11,9 @@ It takes the table that `analysis.estimates.read` gives, and returns None where 
 for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
 """
 
-from pathlib import Path
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import NamedTuple
 

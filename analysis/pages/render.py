@@ -206,8 +206,7 @@ def closing_lines(folder: Path) -> str:
         better = f" {said[-1]}" if each.rewrite else ""
         lines.append(f"{labels.job(each.job, each.implementation)}: {said[0]}{better}")
     lines.append(f"Read in {folder}: results.md, advice.md, claims.md, belief.md, explorer.html")
-    there = "" if folder.parent == Path("results") else f" CONFIG=results={folder.parent}"
-    lines.append(f"Where a number comes from: make explain STUDY={folder.name}{there} ID=...")
+    lines.append(f"Where a number comes from: its id in {folder / 'estimates.csv'}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The command `make recipe`: a script that starts several copies of a command on one GPU."""
+"""A script that starts several copies of a command on one GPU."""
 
 import json
 import math

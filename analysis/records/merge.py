@@ -1,7 +1,7 @@
 """run.json files → one table, one row per member, cell and window (columns: records.schema)."""
 
-from pathlib import Path
 from collections import Counter, defaultdict
+from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
