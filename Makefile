@@ -64,16 +64,9 @@ wheelhouse: $(call installed,train)
 clean:
 	rm -rf $(VENV) .snakemake build wheelhouse
 
-# uv installs in half a minute; where it cannot be had, pip does the same in three. Versions are pinned, uv's
-# too; no hashes: pip takes them for all packages of all platforms or for none, and of no editable install.
 $(VENV)/.train: EXTRAS = train
 $(VENV)/.dev: EXTRAS = train,dev
 $(VENV)/.slurm: EXTRAS = train,dev,slurm
 $(VENV)/.%: pyproject.toml envs/constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
-	@echo "installing into $(VENV), once: about half a minute, or three where there is pip alone" >&2
-	@$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@if $(PY) -m pip install --quiet -c envs/constraints.txt uv; then \
-	  UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY) -c envs/constraints.txt -e '.[$(EXTRAS)]'; \
-	else false; fi || $(PY) -m pip install --quiet -c envs/constraints.txt -e '.[$(EXTRAS)]'
+	@envs/install.sh '$(VENV)' '$(PYTHON)' '$(EXTRAS)'
 	@touch $@ $(VENV)/.train
