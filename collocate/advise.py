@@ -11,6 +11,7 @@ from collocate import ROOT, studies, terminal
 from collocate.app import Mistyped, app
 
 LEAST_BUDGET_S = 60.0
+NEEDED = ("snakemake", "pandas", "pyarrow", "scipy", "psutil", "pynvml", "yaml")
 OURS = ("study", "studies", "workloads", "attempts", "budget")  # keys that the question decides
 
 
@@ -110,6 +111,7 @@ def advise(
             request = requests.of_catalogue(workload, find_file("config/workloads.yaml"), **bounds)
     except ValueError as error:
         raise Mistyped(str(error)) from None
+    _able(words)
     folder = results or (Path("results") if Path.cwd() == ROOT else Path("collocate"))
     with terminal.live(bounds["budget_s"]) as progress:
         advice = answers.advise(request, Study(request, folder.expanduser(), words, progress))
@@ -120,6 +122,23 @@ def advise(
     shown = text.markdown(advice) if as_markdown else text.terminal(advice)
     print(shown) if as_markdown else terminal.show(shown)
     _what_next(advice, path)
+
+
+def _able(words: list[str]) -> None:
+    """Say at once what measuring lacks here. Raises ValueError."""
+    from workflow.collocation.gpu import find_devices
+    from workflow.collocation.plan.jobs import absent
+    from workflow.collocation.spec.load import load_config, read_values
+
+    if missing := absent(NEEDED):
+        raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
+    wanted = load_config(read_values(words)).gpu
+    devices, why_not = find_devices(wanted)
+    if not devices and wanted != "cpu":
+        raise ValueError(
+            f"no GPU is used here ({why_not}); --set gpu=cpu tries the command on the CPU, and "
+            "says nothing about sharing a GPU"
+        )
 
 
 def _what_next(advice: dict, folder: Path) -> None:
