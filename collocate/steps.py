@@ -85,3 +85,12 @@ def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY..."
     from analysis.fit import write
 
     terminal.show(write(folders))
+
+
+@step.command()
+def schemas() -> None:
+    """Write workflow/schemas/, by which editors check config/"""
+    from workflow.collocation.spec.schemas import schemas as texts
+
+    for path, text in texts():
+        path.write_text(text, encoding="utf-8")
