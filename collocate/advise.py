@@ -71,7 +71,7 @@ def advise(
     ] = None,
     settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
 ) -> None:
-    """Say how many copies of a job to run on one GPU.
+    """Say how many of your job one GPU should run.
 
     It runs the job here, alone and in sets, for about three minutes: by its optimizer's steps, so
     the script stays as it is.

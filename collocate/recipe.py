@@ -41,7 +41,7 @@ def recipe(
     ] = None,
     system: Annotated[System, typer.Option(help="what starts the jobs")] = System.bash,
 ) -> None:
-    """Print a script that starts several copies of a job on one GPU.
+    """Print a script that starts copies of a job.
 
     It needs nothing of this project, and ends what it started.
 

@@ -47,16 +47,16 @@ def show(text: str) -> None:
 
 
 @contextmanager
-def live(budget_s: float) -> Iterator[Callable[[str, float, str], None]]:
-    """While something is measured: gives what to call often with what it is, for how many seconds
-    that has lasted, and its newest state.
+def live(budget_s: float) -> Iterator[Callable[[str, str], None]]:
+    """While something is measured: gives what to call often with what it is and its newest state,
+    such as its rate.
 
     At a terminal that is one line which lives; elsewhere a line for each new thing. budget_s: how
     long all of it takes.
     """
     began, shown, at_terminal = time.monotonic(), "", sys.stderr.isatty()
 
-    def progress(what: str, seconds: float, state: str) -> None:
+    def progress(what: str, state: str) -> None:
         nonlocal shown
         if not at_terminal:
             if what != shown:
@@ -65,7 +65,7 @@ def live(budget_s: float) -> Iterator[Callable[[str, float, str], None]]:
             return
         left = budget_s - (time.monotonic() - began)
         about = f"about {left:.0f} s left" if left > 0 else "soon done"
-        line = f"{what}: {f'{state}; ' if state else ''}{seconds:.0f} s, {about}"
+        line = f"{about}: {what}{f': {state}' if state else ''}"
         columns = shutil.get_terminal_size().columns - 1
         print(f"{CLEAR}{line[:columns]}", end="", file=sys.stderr, flush=True)
 

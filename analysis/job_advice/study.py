@@ -41,13 +41,13 @@ class Study:
     """The study beneath a question.
 
     results: the folder that holds its own. settings: `key=value` words of config.yaml. progress:
-    gets twice a second what is being measured, for how many seconds, and the newest rate.
+    gets twice a second what is being measured, and its newest state with the rate.
     """
 
     request: Request
     results: Path
     settings: list[str]
-    progress: Callable[[str, float, str], None]
+    progress: Callable[[str, str], None]
 
     @property
     def folder(self) -> Path:
@@ -70,7 +70,7 @@ class Study:
     def alone(self) -> Record:
         """The job alone, measured now or before. Raises ValueError with the reason if it failed."""
         self._plan([])
-        self._run("the job alone", "--until", "collocate")
+        self._run("alone", "--until", "collocate")
         return self._record(self._scenario(1), "naive")
 
     def sets(self, sets: list[tuple[int, str]], together: bool) -> Record:
@@ -90,7 +90,7 @@ class Study:
             scenario, method = self._scenario(most), methods[0]
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
         self._plan([ladder])
-        what = f"the job alone, and {' and '.join(f'{n} {way(m)}' for n, m in sets)}"
+        what = ", ".join(["alone", *(f"{n} {way(m)}" for n, m in sets)])
         self._run(what, "--until", "estimate")
         return self._record(scenario, method)
 
@@ -135,7 +135,7 @@ class Study:
         command += ["--snakefile", str(ROOT / "Snakefile"), "--cores", "1", *arguments]
         command += ["--directory", str(self.results.resolve())]
         command += ["--config", *config]
-        log, began = plan / "log.txt", time.monotonic()
+        log = plan / "log.txt"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
         with log.open("w") as said:
@@ -144,7 +144,7 @@ class Study:
             process = subprocess.Popen(command, **pipes, env=environment, process_group=0)
         try:
             while process.poll() is None:
-                self.progress(what, time.monotonic() - began, self._now())
+                self.progress(what, self._now())
                 time.sleep(POLL_S)
         except KeyboardInterrupt:
             for each in ENDING:
@@ -163,7 +163,8 @@ class Study:
         """What the cell under way says of itself, such as its rate; empty while none is."""
         with suppress(OSError, ValueError):  # it may end in between
             live = self.folder.glob(f"cells/*/*/*/r1/a*/log/{NOW}")
-            return max(live, key=lambda path: path.stat().st_mtime).read_text(encoding="utf-8")
+            newest = max(live, key=lambda path: path.stat().st_mtime)
+            return newest.read_text(encoding="utf-8").replace("samples/s", f"{self.request.unit}/s")
         return ""
 
     def _record(self, scenario: str, method: str) -> Record:

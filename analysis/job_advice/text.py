@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from analysis import labels
-from analysis.choose import way
 
 Rows = list[list[str]]
+METHODS = {"naive": "separate", "mps": "under MPS"}
 LEGEND = (
     "STP: work of the set, relative to one job alone. Slowdown: of the slowest job. In brackets: "
     "95 % interval."
@@ -19,7 +19,11 @@ SHARES = {
 
 def terminal(advice: Mapping) -> str:
     """The advice, the content of advice.json, in lines that may be cut between words."""
-    parts = [advice["verdict"], *advice["notes"], _asked(advice) + _columns(_rows(advice))]
+    parts = [
+        advice["verdict"],
+        *advice["notes"],
+        _asked(advice) + _columns(_rows(advice, narrow=True)),
+    ]
     parts += [LEGEND] * bool(advice["measured"])
     parts += [_alone(advice), _columns(_predicted(advice)) + _error(advice)]
     return "\n\n".join(part.rstrip("\n") for part in parts if part)
@@ -38,18 +42,22 @@ def _asked(advice: Mapping) -> str:
     return f"{advice['asked']}\non {advice['card']}, {cores}\n"
 
 
-def _rows(advice: Mapping) -> Rows:
-    """The header, one job alone, and each set that was measured; no column without an entry."""
+def _rows(advice: Mapping, narrow: bool = False) -> Rows:
+    """The header, one job alone, and each set that was measured; no column without an entry.
+
+    narrow: for a terminal, where the interval of the slowdown has no room.
+    """
     alone, unit = advice["alone"], advice["alone"]["unit"]
     rows = [["", unit, "STP", "slowdown", "GB", f"J/{unit.split('/')[0].removesuffix('s')}"]]
     rate, memory = labels.number(alone["rate"]), _number(alone["memory_gb"])
     rows.append(["one alone", rate, "", "", memory, _number(alone["joules"])])
     if alone["beside_rate"]:
-        rows.append(["one alone, beside the sets", labels.number(alone["beside_rate"]), *4 * [""]])
+        rows.append(["alone, in turns", labels.number(alone["beside_rate"]), *4 * [""]])
     for each in advice["measured"]:
-        numbers = [labels.number(each["rate"][0]), _span(each["stp"]), _span(each["slowdown"])]
+        slowdown = _number(each["slowdown"][0]) if narrow else _span(each["slowdown"])
+        numbers = [labels.number(each["rate"][0]), _span(each["stp"]), slowdown]
         numbers += [_number(each["memory_gb"]), _number(each["joules"])]
-        rows.append([f"{each['jobs']} {way(each['method'])}", *numbers])
+        rows.append([f"{each['jobs']} {METHODS[each['method']]}", *numbers])
     used = [any(row[column] for row in rows[1:]) for column in range(len(rows[0]))]
     used[0] = True
     return [[cell for cell, shown in zip(row, used, strict=True) if shown] for row in rows]
@@ -72,7 +80,7 @@ def _predicted(advice: Mapping) -> Rows:
     rows = [["predicted STP", *map(str, counts)]]
     for method in dict.fromkeys(method for method, _ in predicted):
         stps = (predicted.get((method, n)) for n in counts)
-        rows.append([way(method), *("–" if stp is None else f"{stp:.2f}" for stp in stps)])
+        rows.append([METHODS[method], *("–" if stp is None else f"{stp:.2f}" for stp in stps)])
     return rows
 
 
@@ -80,7 +88,7 @@ def _error(advice: Mapping) -> str:
     errors = {each["method"]: each["error"] for each in advice["predicted"]}
     if not errors:
         return ""
-    parts = [f"{error:.0%} {way(method)}" for method, error in errors.items()]
+    parts = [f"{error:.0%} ({METHODS[method]})" for method, error in errors.items()]
     return f"Nine of ten predictions were off by at most {', '.join(parts)}."
 
 
