@@ -52,10 +52,8 @@ class Doctor:
 
     def packages(self) -> Finding:
         if missing := absent(TRAINING):
-            return (
-                FAIL,
-                f"not installed: {', '.join(missing)}; the extra 'train' of pyproject.toml has them",
-            )
+            names = ", ".join(missing)
+            return FAIL, f"not installed: {names}; the extra 'train' of pyproject.toml has them"
         command = [sys.executable, "-c", TORCH]
         asked = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=IMPORT_S
