@@ -4,7 +4,7 @@ Reads estimates.parquet of both folders and computes no number. Writes compare.c
 each number, and compare.md, with a table for each quantity.
 """
 
-from argparse import Namespace
+from pathlib import Path
 
 import pandas as pd
 
@@ -87,12 +87,12 @@ def _named(e: estimates.Row) -> str:
     return f"{labels.scenario(e.scenario)}, {how}"
 
 
-def run(given: Namespace) -> str:
-    """The command: writes both files, and says in short what differs."""
-    found = pairs(*(estimates.read(study / "estimates.parquet") for study in (given.a, given.b)))
-    names = tuple(plain(study.resolve().name) for study in (given.a, given.b))
-    given.output.mkdir(parents=True, exist_ok=True)
-    page = given.output / "compare.md"
+def write(a: Path, b: Path, output: Path) -> str:
+    """Write compare.md and compare.csv into a folder; gives in short what differs."""
+    found = pairs(*(estimates.read(study / "estimates.parquet") for study in (a, b)))
+    names = tuple(plain(study.resolve().name) for study in (a, b))
+    output.mkdir(parents=True, exist_ok=True)
+    page = output / "compare.md"
     page.write_text(markdown(found, names), encoding="utf-8")
     columns = ["id", *BESIDE, *(f"{name}_b" for name in BESIDE), "word"]
     page.with_suffix(".csv").write_text(tables.csv(found[columns]), encoding="utf-8")

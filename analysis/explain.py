@@ -2,7 +2,6 @@
 
 import difflib
 import math
-from argparse import Namespace
 
 import pandas as pd
 
@@ -81,12 +80,3 @@ def _span(e: Row) -> str:
     counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
     counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
     return f" ({_SPREAD[e.spread]}{ends}; {counted})" if ends else f" ({counted})"
-
-
-def run(given: Namespace) -> str:
-    """The command: what is behind a number."""
-    if not given.id:
-        where = given.folder / "estimates.csv"
-        raise ValueError(f"which number? ID=QUANTITY:SET/IMPLEMENTATION/METHOD, as in {where}")
-    estimates = table.read(given.folder / "estimates.parquet")
-    return explain(estimates, given.id)

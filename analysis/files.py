@@ -22,7 +22,7 @@ def require(path: Path) -> None:
     """Raises FileNotFoundError where a study lacks a table that is made of its records."""
     if not path.exists():
         if path.parent.is_dir():
-            raise FileNotFoundError(f"{path}: 'make figures STUDY={path.parent.name}' makes it")
+            raise FileNotFoundError(f"{path}: not made yet; the study was measured, and not drawn")
         raise FileNotFoundError(no_study(path.parent, path.name))
 
 

@@ -1,11 +1,10 @@
-"""The predictor's constants, fitted to studies: python -m analysis fit RESULTS/STUDY...
+"""The predictor's constants, fitted to studies.
 
 Writes config/predictor.yaml. Rows are the studies' values over all hosts, of every set of two or
 more jobs by the predictor's methods that has an STP, and GRACT and SMACT of each of its jobs alone
 (same implementation and input, separate process); nothing else is left out.
 """
 
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -103,12 +102,12 @@ def content(studies: Mapping[str, Sequence[Measured]], unseen: Sequence[Measured
     return made
 
 
-def run(given: Namespace) -> str:
-    """The command: fits, writes the file, and says how far off it is."""
-    tables = {folder: estimates.read(folder / "estimates.parquet") for folder in given.folders}
+def write(folders: Sequence[Path]) -> str:
+    """Fit the constants to studies and write config/predictor.yaml; gives the constants."""
+    tables = {folder: estimates.read(folder / "estimates.parquet") for folder in folders}
     studies = {folder.name: [*measured(frame, folder.name)] for folder, frame in tables.items()}
     made = content(studies, never_fitted(UNSEEN))
-    command = " ".join(["python -m analysis fit", *map(str, given.folders)])
+    command = " ".join(["collocate step fit", *map(str, folders)])
     text = yaml.safe_dump(made, sort_keys=False, width=100, allow_unicode=True)
     about = f"# Written by: {command}\n# What the constants and errors are of: docs/methods.md\n"
     predict.FILE.write_text(about + text, encoding="utf-8")

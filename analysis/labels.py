@@ -111,7 +111,7 @@ def written_colour(name: str) -> str:
 
 
 def of_script(folder: Path, text: str) -> str:
-    """A study's text, as is true where `make advise` measured somebody's script in it: that is
+    """A study's text, as is true where somebody's script was measured in it: that is
     written as it is, and may be counted in steps.
     """
     advice = folder / "advice.json"

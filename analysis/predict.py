@@ -3,7 +3,7 @@
 The form is n / (1 + (k X)^p)^(1/p): n while the GPU has room for all, n / (k X) when it is full.
 X is a sum over the members: of GRACT alone for separate processes, which take turns, of SMACT alone
 under MPS, where kernels run side by side. config/predictor.yaml holds the constants, and how far
-off they were on jobs left out of the fit; `python -m analysis fit` writes it.
+off they were on jobs left out of the fit; analysis.fit writes it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,7 +4,6 @@ Reads runs.parquet and plan.json of the folder, and the paper's values; decides 
 estimates.parquet, and estimates.csv without the replicates.
 """
 
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -69,7 +68,6 @@ def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFra
     return pd.concat(found, ignore_index=True)
 
 
-def run(given: Namespace) -> None:
-    """The command: estimates.parquet and estimates.csv in the study's folder."""
-    found = estimate(given.folder, given.claims, given.reported)
-    estimates.write(found, given.folder / "estimates.parquet")
+def publish(folder: Path, claims: Path, reported: Path) -> None:
+    """Write estimates.parquet and estimates.csv into a study's folder."""
+    estimates.write(estimate(folder, claims, reported), folder / "estimates.parquet")

@@ -17,6 +17,7 @@ import pandas as pd
 
 from workflow.collocation.spec.names import PAPER_IMPLEMENTATION, scenario_id
 
+REPORTED = Path(__file__).resolve().parents[1] / "config" / "reported.csv"
 SOURCES = {
     "SUIT25": "a co-author's talk, September 2025",
     "LEC22": "a co-author's lecture, November 2022, with older software",

@@ -30,6 +30,7 @@ from workflow.collocation.spec.names import (
     family_of,
 )
 
+CLAIMS = Path(__file__).resolve().parents[1] / "config" / "claims.yaml"
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
 Count = Annotated[StrictInt, Field(ge=1)]
 

@@ -1,4 +1,4 @@
-"""`make bench`: the study's members against a bare PyTorch loop.
+"""`python -m bench`: the study's members against a bare PyTorch loop.
 
 In a round every case runs once as the conductor's cell and once as the bare loop: the same number
 of processes under the same method, with the same member specs (cores, threads, input, precision).

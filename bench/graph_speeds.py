@@ -1,4 +1,4 @@
-"""`make bench BENCH=graph-speeds`: what gives a CUDA graph alone its two speeds (docs/results.md).
+"""`python -m bench graph-speeds`: what gives a CUDA graph alone its two speeds (docs/results.md).
 
 Each run is a fresh process that replays a captured training step, and measures its rate before and
 after each event of its condition. Conditions take turns, in reversed order every other round. Rates

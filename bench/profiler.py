@@ -1,4 +1,4 @@
-"""What torch.profiler costs the job that it sees, for `make bench BENCH=watching`.
+"""What torch.profiler costs the job that it sees, for `python -m bench watching`.
 
 It runs within the job, so the job is a process of ours that replays a captured training step. In
 half of the segments it is seen; what the profiler does with what it saw lies outside of them.

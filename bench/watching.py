@@ -1,4 +1,4 @@
-"""`make bench BENCH=watching`: what watching a GPU costs the job that trains on it.
+"""`python -m bench watching`: what watching a GPU costs the job that trains on it.
 
 One long cell for each watcher. A watcher runs in two of four segments, in palindromes, so that what
 drifts evenly cancels. It is started at the beginning of each of these and killed at its end: a host

@@ -139,4 +139,4 @@ def not_run(folder: Path, names: Iterable[str]) -> list[str]:
 
 def unsealed(study: Path) -> str:
     """What is said of a study that has no lists of its files."""
-    return f"{study} is not sealed: make seal STUDY={study.name}"
+    return f"{study} is not sealed"

@@ -1,6 +1,6 @@
 """Take in cells of the same study that were measured elsewhere, from a folder or a bundle.
 
-Attempts are checked as `make verify` checks them, and copied one by one. What does not belong is
+Attempts are checked as verify checks them, and copied one by one. What does not belong is
 named and left out; nothing that was measured is overwritten.
 """
 

@@ -12,23 +12,28 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import chdir
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.__main__ import main as analysis
+from analysis.figures import draw
 from analysis.files import one_line, printable, read_table
+from analysis.pages.render import write_pages
+from analysis.publish import publish
+from analysis.records import merge as records
+from analysis.reported import REPORTED
+from analysis.rules import CLAIMS
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
+from workflow.collocation.spec.errors import ConfigError
 
 PROCESSES = 2  # as many as a small machine has cores
 SHOWN = 3  # differences that an artefact's line names
 LIMITS = """\
 What no list of a study's own can prove is that it was measured at all: whoever makes up raw files
 that agree with each other passes. Compare the root above with one that was published, or measure
-anew (make study, make compare)."""
+anew and compare the studies."""
 _NUMBER = re.compile(r"([-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)")
 
 
@@ -113,21 +118,18 @@ def lay(study: Path, there: Path) -> None:
 
 def derive(folder: Path) -> None:
     """Make everything that is compared in a study's folder. Raises ValueError."""
-    here = f"results/{folder.name}"
-    of_study, runs = ["--folder", here], ["--list", f"{here}/{RUNS}"]
+    here = Path("results", folder.name)
     with chdir(folder.parents[1]):
-        for command in (
-            ["merge", "--study", folder.name, *runs, "--output", f"{here}/runs.parquet"],
-            ["estimate", *of_study],
-            ["figures", "--data-only", *of_study],
-            ["pages", *of_study],
+        for name, step in (
+            ("records", lambda: records.write(here.name, here / RUNS, here / "runs.parquet")),
+            ("estimates", lambda: publish(here, CLAIMS, REPORTED)),
+            ("figures", lambda: draw(here, data_only=True)),
+            ("pages", lambda: write_pages(here)),
         ):
-            said = StringIO()
-            with redirect_stdout(said), redirect_stderr(said):
-                failed = analysis(command)
-            if failed:
-                last = said.getvalue().strip().rpartition("\n")[2]
-                raise ValueError(f"analysis {command[0]}: {last[:300]}")
+            try:
+                step()
+            except (OSError, ValueError, ConfigError) as error:
+                raise ValueError(f"{name}: {one_line(error)[:300]}") from None
 
 
 def _differences(shipped: Path, made: Path) -> list[str]:
@@ -181,11 +183,11 @@ def tell(study: Path, lines: Sequence[Line]) -> int:
     return len(wrong)
 
 
-def verify(studies: Sequence[Path]) -> int:
-    """Verify these studies, or without any all that ship; the exit code."""
-    studies = studies or sorted(path.parent for path in Path("results").glob(f"*/{MANIFEST}"))
+def verify(studies: Sequence[Path], results: Path) -> int:
+    """Verify these studies, or without any all in `results` that ship; the exit code."""
+    studies = studies or sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
     if not studies:
-        sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
+        sys.stderr.write(f"nothing to verify: no study in {results} has a {MANIFEST}\n")
         return 2
     with ProcessPoolExecutor(PROCESSES) as pool:
         told = zip(studies, pool.map(verified, studies), strict=True)

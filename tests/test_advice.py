@@ -3,11 +3,11 @@
 from math import inf
 
 import pytest
+from analysis.__main__ import main as analysis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import advice
-from analysis.__main__ import main as analysis
 from analysis.choose import NEAR
 from tests.handmade import frame, number, on_hosts, written
 from workflow.collocation.spec.names import IMPLEMENTATIONS, INTERLEAVED

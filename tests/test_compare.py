@@ -3,6 +3,7 @@
 import csv
 
 from analysis.__main__ import main as analysis
+
 from analysis.estimates import RANGE
 from tests.handmade import number, written
 

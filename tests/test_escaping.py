@@ -2,9 +2,9 @@
 
 from html.parser import HTMLParser
 
+from analysis.__main__ import main as analysis
 from markdown_it import MarkdownIt
 
-from analysis.__main__ import main as analysis
 from analysis.pages.spelling import plain
 from tests.handmade import Estimate, written
 

@@ -11,6 +11,7 @@ import re
 import shutil
 
 import pytest
+from analysis.__main__ import main as analysis
 from selenium import webdriver
 from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.options import Options
@@ -20,7 +21,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from analysis import estimates, labels
-from analysis.__main__ import main as analysis
 from analysis.estimates import RANGE
 from tests.handmade import Estimate, written
 

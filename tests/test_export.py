@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from analysis.__main__ import main as analysis
 
 from analysis import estimates, publish
-from analysis.__main__ import main as analysis
 from analysis.export import SERIES
 from analysis.records.schema import SCHEMA
 from release.manifest import never_ships

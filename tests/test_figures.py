@@ -6,10 +6,10 @@ from functools import cache
 
 import pandas as pd
 import pytest
+from analysis.__main__ import main as analysis
 
 from analysis import estimates as table
 from analysis import gract_lines
-from analysis.__main__ import main as analysis
 from analysis.estimates import INTERVAL
 from analysis.figures import registered, select, style
 from analysis.pages import FIGURES, beyond

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from analysis.__main__ import main as analysis
 
 from analysis import estimates, gract_lines
-from analysis.__main__ import main as analysis
 from analysis.estimates import by_id
 from tests.handmade import built, frame, number, written
 from tests.simulator import Design, Job, Noise, simulate

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from analysis.__main__ import main
+
 from analysis.estimates import INTERVAL, Row
 from analysis.job_advice import answer, command, request
 from analysis.job_advice.answer import Job, Measured, Option

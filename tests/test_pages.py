@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from analysis.__main__ import main as analysis
 
 from analysis import claims, labels, pages
 from analysis import estimates as table
-from analysis.__main__ import main as analysis
 from analysis.advice import NUMBERS, Option
 from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import belief, contents, render, spelling, tables

@@ -4,11 +4,11 @@ from itertools import product
 
 import pytest
 import yaml
+from analysis.__main__ import main as analysis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import fit, predict
-from analysis.__main__ import main as analysis
 from analysis.predict import ACTIVITY, NO_GAPS_FROM, Alone, Measured, form, measured
 from tests.handmade import frame, number, written
 from tests.studio import REPOSITORY

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from analysis.__main__ import main
+
 from analysis.recipes import SYSTEMS, Recipe, recipe
 from tests.studio import REPOSITORY, until
 from workflow.collocation.process_lifetime import lives

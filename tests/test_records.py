@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from analysis.__main__ import main as analysis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.__main__ import main as analysis
 from analysis.records import flags, losses, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
 from tests.records import TRAIN_SIZE, merged, record

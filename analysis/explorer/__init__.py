@@ -6,7 +6,6 @@ draws it; its scripts are in the page.
 
 import html
 import json
-from argparse import Namespace
 from pathlib import Path
 from string import Template
 
@@ -122,7 +121,7 @@ def page(held: dict) -> str:
     return template.substitute(read, data=compact, vega=vega, study=html.escape(held["study"]))
 
 
-def run(given: Namespace) -> None:
-    """The command: writes the page."""
-    held = labels.of_script(given.folder, json.dumps(data(given.folder)))
-    update(given.output, page(json.loads(held)))
+def write(folder: Path, output: Path) -> None:
+    """Write the page of a study."""
+    held = labels.of_script(folder, json.dumps(data(folder)))
+    update(output, page(json.loads(held)))

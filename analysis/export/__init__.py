@@ -1,4 +1,4 @@
-"""A study's cells for an experiment tracker: python -m analysis export --folder FOLDER --to mlflow
+"""A study's cells for an experiment tracker.
 
 Reads runs.parquet, estimates.parquet and the cells' gpu.parquet of the folder, and computes no
 number. A cell that the tracker has is left as it is, so exporting again adds what is new.
@@ -7,7 +7,6 @@ number. A cell that the tracker has is left as it is, so exporting again adds wh
 import os
 import re
 import sys
-from argparse import Namespace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -119,17 +118,21 @@ def _told(row: pd.Series, names: tuple[str, ...]) -> dict[str, str]:
     return {name: str(row[name]) for name in names if pd.notna(row[name]) and row[name] != ""}
 
 
-def run(given: Namespace) -> str:
-    """The command: how many cells were exported, how many were there, and where that is."""
+def export(folder: Path, names: str) -> str:
+    """Export a study's cells into MLflow; gives how many are new, how many were there, and where.
+
+    names: of runs and metrics, `mlflow` for our own or `radt` for those of radT. Raises ValueError
+    with one line for a tracker that cannot be written to.
+    """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if re.fullmatch(r"[^/]*:\d+(/.*)?", uri):  # MLflow would make a folder of that name
         raise ValueError(f"MLFLOW_TRACKING_URI={uri}: has no scheme; give http://{uri}")
-    found = cells(given.folder)
+    found = cells(folder)
     os.environ.update(MLFLOW | os.environ)
     try:
         from analysis.export.mlflow_runs import write
     except ModuleNotFoundError as error:
         what = f"{sys.executable} -m pip install -c envs/constraints.txt mlflow-skinny"
-        raise ValueError(f"TO={given.to}: {error}: {what}") from None
-    new, where = write(found, given.folder.resolve(), given.to)
+        raise ValueError(f"{error}: {what}") from None
+    new, where = write(found, folder.resolve(), names)
     return f"{new} cells exported, {len(found) - new} were there: {where}"

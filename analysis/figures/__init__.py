@@ -11,9 +11,9 @@ It takes the table that `analysis.estimates.read` gives, and returns None where 
 for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
 """
 
-from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import NamedTuple
 
@@ -58,14 +58,14 @@ def registered() -> dict[str, tuple[str, Function]]:
     return dict(sorted(_FIGURES.items()))
 
 
-def run(given: Namespace) -> str:
-    """The command: CSV and pictures of each figure; those of figures that are not drawn go."""
-    found, index = estimates.read(given.folder / "estimates.parquet"), []
+def draw(folder: Path, data_only: bool = False) -> str:
+    """Write CSV and pictures of each figure; those of figures that are not drawn go."""
+    found, index = estimates.read(folder / "estimates.parquet"), []
     with style.context():
         for name, (caption, function) in registered().items():
-            drawing, caption = function(found), labels.of_script(given.folder, caption)
+            drawing, caption = function(found), labels.of_script(folder, caption)
             index.append((name, drawing.title if drawing else "", caption))
-            data = given.folder / f"figures/{name}.csv"
+            data = folder / f"figures/{name}.csv"
             pictures = [data.with_suffix(ending) for ending in style.METADATA]
             if drawing is None:
                 for path in (data, *pictures):
@@ -73,10 +73,10 @@ def run(given: Namespace) -> str:
                 continue
             update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
             for text in style.names(drawing.figure):
-                text.set_text(labels.of_script(given.folder, text.get_text()))
-            if not given.data_only:
+                text.set_text(labels.of_script(folder, text.get_text()))
+            if not data_only:
                 style.save(drawing.figure, drawing.title, caption, pictures)
     index = pd.DataFrame(index, columns=["figure", "title", "caption"])
-    update(given.folder / FIGURES, csv(index))
+    update(folder / FIGURES, csv(index))
     drawn = ", ".join(index["figure"][index["title"] != ""])
     return f"drawn: {drawn or 'nothing, for want of data'}"

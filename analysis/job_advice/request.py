@@ -8,24 +8,23 @@ import shlex
 import shutil
 import subprocess
 import sys
-from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from workflow.collocation.spec import variables
-from workflow.collocation.spec.errors import allowed, bounded, not_allowed
+from workflow.collocation.spec.errors import not_allowed
 from workflow.collocation.spec.load import check, load_workloads
-from workflow.collocation.spec.study import seconds, with_unit
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
-MOST = 8  # jobs, unless MAX says otherwise
-BUDGET_S, LEAST_S = 180.0, 60.0
+MOST = 8  # jobs
+BUDGET_S = 180.0
 CPU = "CPU"  # in an answer, in place of a card's name
-SHELL = re.compile(r"[|&;<>`$()*?]|(^|\s)~|^\w+=")  # a line that only a shell understands
-# Of the terminal and of make: another one asks the same question.
+# Of the terminal: another one asks the same question.
 OF_A_SHELL = re.compile(
-    r"\W.*|_|[A-Z]*PWD|SHLVL|TERM.*|COLUMNS|LINES|LS_COLORS|PS\d|SSH_\w+|MAKE\w*|MFLAGS|RUN|\w*\W.*"
+    r"\W.*|_|[A-Z]*PWD|SHLVL|TERM.*|COLUMNS|LINES|LS_COLORS|PS\d|SSH_\w+|\w*\W.*"
 )
 # Pixels up to which a model gets images of that dataset.
 IMAGES = {38: "cifar10", 64: "imagenet64"}
@@ -64,50 +63,53 @@ class Request:
         return f"advise-{self.job}-{said[:6]}"
 
 
-def read(given: Namespace) -> Request:
-    """Raises ValueError: one line that says what is wrong."""
-    asked = [name for name in ("run", "job", "model") if getattr(given, name)]
-    if len(asked) != 1:
-        raise ValueError(
-            'say one of RUN="python train.py", JOB=name of the catalogue, MODEL=resnet50'
-        )
-    bounded(vars(given), {"batch": 1, "slowdown": 1, "memory": 0})
-    if not 2 <= given.most <= 48:
-        raise ValueError(f"MAX={given.most}: allowed: 2 to 48 jobs")
-    make = {"run": _script, "job": _of_catalogue, "model": _of_timm}[asked[0]]
-    try:
-        budget_s = seconds(with_unit(given.budget)) if given.budget else BUDGET_S
-        if budget_s < LEAST_S:
-            raise ValueError(f"allowed: {LEAST_S:g}s or more")
-    except ValueError as error:
-        raise ValueError(f"BUDGET={given.budget}: {error}") from None
-    bounds = {"most": given.most, "slowdown": given.slowdown, "memory_gb": given.memory}
-    return Request(**make(given), **bounds, budget_s=budget_s, verify=given.verify)
+def of_script(
+    words: Sequence[str],
+    folder: Path,
+    samples: int = 1,
+    steps: str = "",
+    first_step_s: float = 0.0,
+    **bounds: Any,
+) -> Request:
+    """A question about a script.
 
-
-def _script(given: Namespace) -> dict:
-    directory = Path(given.directory).resolve()
-    if not directory.is_dir():
-        raise ValueError(f"FOLDER={given.directory}: is no folder")
-    try:
-        typed = shlex.split(given.run)
-    except ValueError as error:
-        raise ValueError(f"RUN={given.run}: {error}") from None
-    if SHELL.search(given.run):
-        words = checked = ["bash", "-c", given.run]
-    else:
-        words, checked = [_program(typed[0], directory), *typed[1:]], typed
-    entry = {"kind": "command", "run": words, "folder": str(directory)}
-    entry |= {"batch_size": given.batch or 1}
-    entry |= {"steps": given.steps} if given.steps else {}
-    entry |= {"first_step_s": given.first_step} if given.first_step else {}
+    words: its command, word by word; no shell reads them. folder: where it runs. samples: of a
+    step; 1 counts steps. steps: a pattern of its output that counts them, else its optimizer does.
+    first_step_s: seconds to wait for the first one, 0 for the default. bounds: the other fields of
+    Request. Raises ValueError with one line that says what is wrong.
+    """
+    checked = [*words]
+    words = [_program(words[0], folder), *words[1:]]
+    entry = {"kind": "command", "run": words, "folder": str(folder), "batch_size": samples}
+    entry |= {"steps": steps} if steps else {}
+    entry |= {"first_step_s": first_step_s} if first_step_s else {}
     entry["environment"] = _environment()
-    if said := check(CommandWorkload, entry | {"run": checked}, "RUN").missing:
-        raise ValueError(f"RUN: {' '.join(said.values())}")
-    files = [word for word in typed if re.search(r"\w\.(py|sh)$", word)]
-    name = files[0] if files else words[0]
-    asked = {"job": _name(Path(name).stem), "title": given.run, "entry": entry, "words": words}
-    return asked | {"directory": str(directory), "implementation": "paper_step"}  # alters no script
+    missing = check(CommandWorkload, entry | {"run": checked}, "command").missing
+    if missing:
+        raise ValueError(" ".join(missing.values()))
+    files = [word for word in checked if re.search(r"\w\.(py|sh)$", word)]
+    name = _name(Path(files[0] if files else words[0]).stem)
+    asked = {"title": shlex.join(checked), "entry": entry, "words": words}
+    # `paper_step` alters no script.
+    return Request(name, **asked, directory=str(folder), implementation="paper_step", **bounds)
+
+
+def of_catalogue(name: str, catalogue: Path, **bounds: Any) -> Request:
+    """A question about a workload of the catalogue. Raises ValueError with those that there are."""
+    workloads = load_workloads(catalogue)
+    if name not in workloads:
+        raise ValueError(not_allowed(f"{catalogue}: workload", name, workloads))
+    entry = workloads[name].model_dump(exclude_unset=True)
+    return Request(name, title=name, entry=entry, **bounds)
+
+
+def of_model(model: str, batch: int = 32, size: int = 224, **bounds: Any) -> Request:
+    """A question about a model of timm. batch: images of a step. size: their pixels."""
+    dataset = next((name for most, name in IMAGES.items() if size <= most), "imagenet")
+    entry = {"kind": "vision", "model": model, "dataset": dataset, "input_size": size}
+    entry |= {"batch_size": batch}
+    title = f"{model}, batch {batch}, {size} pixels"
+    return Request(_name(f"{model}_b{batch}"), title=title, entry=entry, **bounds)
 
 
 def _environment() -> dict[str, str | None]:
@@ -132,40 +134,10 @@ def _program(word: str, directory: Path) -> str:
     if "/" in word:
         return str(directory / word)
     if (found := shutil.which(word)) is None:
-        raise ValueError(f"RUN: '{word}' is not on PATH")
+        raise ValueError(f"'{word}' is not on PATH")
     return found
-
-
-def _of_catalogue(given: Namespace) -> dict:
-    known = load_workloads(Path("config/workloads.yaml"))
-    if given.job not in known:
-        raise ValueError(not_allowed("JOB", given.job, known))
-    entry = known[given.job].model_dump(exclude_unset=True)
-    return {"job": given.job, "title": given.job, "entry": entry}
-
-
-def _of_timm(given: Namespace) -> dict:
-    size = given.size
-    dataset = next((name for most, name in IMAGES.items() if size <= most), "imagenet")
-    entry = {"kind": "vision", "model": given.model, "dataset": dataset, "input_size": size}
-    entry |= {"batch_size": given.batch or 32}
-    title = f"{given.model}, batch {entry['batch_size']}, {size} pixels"
-    return {"job": _name(f"{given.model}_b{entry['batch_size']}"), "title": title, "entry": entry}
 
 
 def _name(text: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40]
     return name if re.match(r"[a-z]", name) else f"job_{name}"
-
-
-def settings(pairs: str) -> list[str]:
-    """CONFIG: `key=value` words for the study beneath. Raises ValueError for keys that are ours."""
-    words = shlex.split(pairs)
-    ours = ("study", "studies", "workloads", "attempts", "budget")
-    for word in words:
-        key, found, _ = word.partition("=")
-        if not found or key in ours:
-            raise ValueError(
-                f"CONFIG: '{word}': give key=value; {allowed(key, ['gpu', 'results'])}"
-            )
-    return words

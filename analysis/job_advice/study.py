@@ -1,13 +1,14 @@
 """The study beneath a question: its files, its runs by Snakemake, and the records they leave."""
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from analysis.job_advice.request import Request
 from workflow.collocation import ROOT
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import Record
+from workflow.collocation.run.progress import LIVE
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
 
 ALONE_S = 12.0  # seconds of the job alone
@@ -36,15 +38,21 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Study:
-    """folder: results/advise-…; what is planned stands in its folder `plan`."""
+    """The study beneath a question.
+
+    results: the folder that holds its own. settings: `key=value` words of config.yaml. progress:
+    gets twice a second what is being measured, and its newest state with the rate.
+    """
 
     request: Request
+    results: Path
     settings: list[str]
+    progress: Callable[[str, str], None]
 
     @property
     def folder(self) -> Path:
-        results = [word[8:] for word in self.settings if word.startswith("results=")]
-        return Path(results[-1] if results else "results", self.request.study).expanduser()
+        """What is planned stands in its folder `plan`."""
+        return self.results / self.request.study
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -62,7 +70,7 @@ class Study:
     def alone(self) -> Record:
         """The job alone, measured now or before. Raises ValueError with the reason if it failed."""
         self._plan([])
-        self._run("the job alone", "--until", "collocate")
+        self._run("alone", "--until", "collocate")
         return self._record(self._scenario(1), "naive")
 
     def sets(self, sets: list[tuple[int, str]], together: bool) -> Record:
@@ -82,7 +90,7 @@ class Study:
             scenario, method = self._scenario(most), methods[0]
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {most: methods}}
         self._plan([ladder])
-        what = f"the job alone, and {' and '.join(f'{n} {way(m)}' for n, m in sets)}"
+        what = ", ".join(["alone", *(f"{n} {way(m)}" for n, m in sets)])
         self._run(what, "--until", "estimate")
         return self._record(scenario, method)
 
@@ -116,26 +124,27 @@ class Study:
 
         What ends this command, such as Ctrl-C, is passed on once, and waited for.
         """
-        plan, tries = self.folder / "plan", self.folder.glob("cells/*/*/*/r1/a*")
-        config = [*self.settings, f"study={self.request.study}", f"studies={plan}"]
-        config += [f"workloads={plan / 'workloads.yaml'}"]
+        plan = self.folder.resolve() / "plan"
+        tries = self.folder.glob("cells/*/*/*/r1/a*")
+        paths = {"results": ".", "studies": str(plan), "workloads": str(plan / "workloads.yaml")}
+        paths |= {"study": self.request.study, "data": str(ROOT / "data")}
+        config = [f"{key}={json.dumps(value)}" for key, value in paths.items()] + self.settings
         # A failure is told at once, and asked again it is tried again.
         config += [f"attempts={1 + max((int(path.name[1:]) for path in tries), default=0)}"]
         command = [sys.executable, "-m", "workflow.collocation.plan.terminal", "snakemake"]
         command += ["--snakefile", str(ROOT / "Snakefile"), "--cores", "1", *arguments]
+        command += ["--directory", str(self.results.resolve())]
         command += ["--config", *config]
-        log, began, live = plan / "log.txt", time.monotonic(), sys.stderr.isatty()
-        if not live:
-            print(f"{what} ...", file=sys.stderr)
+        log = plan / "log.txt"
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
         with log.open("w") as said:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(command, **pipes, process_group=0)
+            environment = os.environ | {"PYTHONPATH": path}
+            process = subprocess.Popen(command, **pipes, env=environment, process_group=0)
         try:
             while process.poll() is None:
-                if live:
-                    took = time.monotonic() - began
-                    print(f"\r\033[K{what}: {took:.0f} s", end="", file=sys.stderr, flush=True)
+                self.progress(what, self._now())
                 time.sleep(POLL_S)
         except KeyboardInterrupt:
             for each in ENDING:
@@ -146,11 +155,17 @@ class Study:
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
-            if live:
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
         if process.returncode:
             lines = log.read_text(encoding="utf-8").splitlines()
             raise ValueError(f"{lines[-1] if lines else 'Snakemake failed'} (all of it: {log})")
+
+    def _now(self) -> str:
+        """What the cell under way says of itself, such as its rate; empty while none is."""
+        with suppress(OSError, ValueError):  # it may end in between
+            live = self.folder.glob(f"cells/*/*/*/r1/a*/log/{LIVE}")
+            newest = max(live, key=lambda path: path.stat().st_mtime)
+            return newest.read_text(encoding="utf-8").replace("samples/s", f"{self.request.unit}/s")
+        return ""
 
     def _record(self, scenario: str, method: str) -> Record:
         """Of the newest attempt at a cell. Raises ValueError with the reason if that failed."""

@@ -12,7 +12,7 @@ from analysis.files import read_json
 from analysis.fit import UNSEEN
 from analysis.predict import ACTIVITY, Alone, lines, predict
 
-RESULTS = Path(__file__).parents[2] / "results"  # watching.json, graph_speeds.json: by `make bench`
+RESULTS = Path(__file__).parents[2] / "results"  # watching.json, graph_speeds.json: by bench/
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 
@@ -41,7 +41,7 @@ def crowded(estimates: pd.DataFrame) -> pd.Series:
 
 
 def advised(gract: float, smact: float, most: int = 8) -> str:
-    """What `make advise` predicts of a job with gaps, in two to `most`."""
+    """What is predicted of a job with gaps, in two to `most`."""
     alone = Alone(gract, smact)
     sets = {m: {n: predict(m, [alone] * n) for n in range(2, most + 1)} for m in ACTIVITY}
     return "\n".join(lines(sets))

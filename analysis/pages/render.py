@@ -1,7 +1,6 @@
 """estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML."""
 
 import re
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
@@ -28,6 +27,7 @@ from analysis.pages import (
     tables,
 )
 from analysis.pages.spelling import known, plain
+from analysis.rules import CLAIMS
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import implementation_order
 
@@ -206,19 +206,23 @@ def closing_lines(folder: Path) -> str:
         better = f" {said[-1]}" if each.rewrite else ""
         lines.append(f"{labels.job(each.job, each.implementation)}: {said[0]}{better}")
     lines.append(f"Read in {folder}: results.md, advice.md, claims.md, belief.md, explorer.html")
-    there = "" if folder.parent == Path("results") else f" CONFIG=results={folder.parent}"
-    lines.append(f"Where a number comes from: make explain STUDY={folder.name}{there} ID=...")
+    lines.append(f"Where a number comes from: its id in {folder / 'estimates.csv'}")
     return "\n".join(lines)
 
 
-def run(given: Namespace) -> None:
-    """The command: pages into the study's folder, or README.md and docs/ into the repository."""
+def write_pages(folder: Path, rules: Path = CLAIMS) -> None:
+    """Write a study's pages and tables into its folder."""
+    _write(folder, lambda: Study(folder, rules).outputs())
+
+
+def write_docs(folder: Path, rules: Path = CLAIMS) -> None:
+    """Write README.md and the generated pages of docs/ from a study that ships."""
+    _write(ROOT, lambda: shipped(folder, rules))
+
+
+def _write(into: Path, files: Callable[[], Iterable[tuple[str, str]]]) -> None:
     try:
-        if given.readme:
-            into, files = ROOT, shipped(given.folder, given.claims)
-        else:
-            into, files = given.folder, Study(given.folder, given.claims).outputs()
-        for name, text in files:
+        for name, text in files():
             update(into / name, text)
     except TemplateError as error:
         raise ValueError(f"a page's template: {error}") from None

@@ -1,17 +1,16 @@
-"""The command `make recipe`: a script that starts several copies of a command on one GPU."""
+"""A script that starts several copies of a command on one GPU."""
 
 import json
 import math
 import shlex
-from argparse import Namespace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, BeforeValidator, Field
 
-from analysis.job_advice.request import CPU, SHELL
-from workflow.collocation.spec.errors import not_allowed
+from analysis.job_advice.request import CPU
+from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.load import check
 from workflow.collocation.spec.methods import MOST_MEMBERS
 
@@ -64,30 +63,13 @@ def recipe(given: Recipe, system: str = "bash") -> str:
     )
 
 
-def run(given: Namespace) -> str:
-    """The recipe for what the command line, or a file of advice, says.
-
-    Raises ConfigError or ValueError with one line for what a person got wrong.
-    """
-    if given.system not in SYSTEMS:
-        raise ValueError(not_allowed("SYSTEM", given.system, SYSTEMS))
-    if given.advice:
-        return recipe(
-            check(Recipe, _advice(given.advice), str(given.advice)), given.system
-        ).rstrip()
-    if None in (given.jobs, given.method):
-        raise ValueError("say JOBS=4 METHOD=mps RUN='python train.py', or ADVICE=FILE")
+def read_advice(path: Path) -> Recipe:
+    """What an advice.json advises to start. Raises ValueError with one line that names the file."""
     try:
-        words = ["bash", "-c", given.run] if SHELL.search(given.run) else shlex.split(given.run)
-    except ValueError as error:
-        raise ValueError(f"RUN={given.run}: {error}") from None
-    return recipe(check(Recipe, vars(given) | {"run": words}, ""), given.system).rstrip()
-
-
-def _advice(path: Path) -> object:
-    try:
-        return json.loads(path.read_text("utf-8"))
+        return check(Recipe, json.loads(path.read_text("utf-8")), str(path))
     except OSError as error:
-        raise ValueError(f"ADVICE={path}: {error.strerror}; 'make advise' names the file") from None
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no JSON: {error}") from None

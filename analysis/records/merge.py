@@ -1,7 +1,7 @@
 """run.json files → one table, one row per member, cell and window (columns: records.schema)."""
 
-from argparse import Namespace
 from collections import Counter, defaultdict
+from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
@@ -208,7 +208,7 @@ def merge(attempts: list[Attempt]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def run(given: Namespace) -> None:
-    """The command: records of `given.study` → `given.output`."""
-    table = merge(read_study(given.study, given.list))
-    write_table(table, given.output, only_parquet=["slices", "gract_slices"])
+def write(study: str, paths: Path, output: Path) -> None:
+    """Write the table of a study's records; `paths` is a file with a record's path a line."""
+    table = merge(read_study(study, paths))
+    write_table(table, output, only_parquet=["slices", "gract_slices"])

@@ -62,8 +62,8 @@ class Hooked:
         lines = " | ".join(output.newest(3))
         return (
             f"no step for {self.most_s:g} s: {said}. Is it the right script? Call models.hook.step "
-            "after each step (docs/own-job.md), give a pattern of its output as `steps` (make: "
-            "STEPS=), or a larger first_step_s (make: FIRST_STEP=)"
+            "after each step (docs/own-job.md), give a pattern of its output as `steps`, or a "
+            "larger first_step_s"
             f". It said last: {lines or 'nothing'}"
         )
 

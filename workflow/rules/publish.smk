@@ -56,7 +56,7 @@ rule merge:
         runs=f"{STUDY}/runs.txt",
     shell:
         'echo "merging, estimating, drawing" >&2;'
-        ' exec "${{PYTHON:-python3}}" -m analysis merge --study {params.study:q} --list {params.runs:q}'
+        ' exec "${{PYTHON:-python3}}" -m collocate step records --study {params.study:q} --list {params.runs:q}'
         " --output {output.runs:q} > {log:q}"
 
 
@@ -77,7 +77,7 @@ rule estimate:
         folder=subpath(input.runs, parent=True),
         plan=SESSION.plan_digest,
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis estimate --folder {params.folder:q} --claims {input.claims:q}'
+        'exec "${{PYTHON:-python3}}" -m collocate step estimates --folder {params.folder:q} --claims {input.claims:q}'
         " --reported {input.reported:q} > {log:q}"
 
 
@@ -95,7 +95,7 @@ rule draw:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis figures --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m collocate step figures --folder {params.folder:q} > {log:q}'
 
 
 rule write_pages:
@@ -112,7 +112,7 @@ rule write_pages:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m collocate step pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
 
 
 rule explore:
@@ -127,11 +127,11 @@ rule explore:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
     shell:
-        'exec "${{PYTHON:-python3}}" -m analysis explorer --folder {params.folder:q} --output {output:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m collocate step explorer --folder {params.folder:q} --output {output:q} > {log:q}'
 
 
 rule figures:
-    # Figures and pages of what is there: plans no cell with --config measure=false.
+    # Figures and pages of what is there: plans no cell with measure=false.
     input:
         FIGURES,
         PAGES,
@@ -154,7 +154,7 @@ rule complete:
     params:
         settings=SESSION.settings(),
     shell:
-        'exec "${{PYTHON:-python3}}" -m workflow.collocation.plan.show --check --config {params.settings}'
+        'exec "${{PYTHON:-python3}}" -m collocate step check {params.settings}'
 
 
 rule report_contents:

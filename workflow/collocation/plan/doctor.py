@@ -1,9 +1,8 @@
-"""`make doctor`: what a study needs of this machine, a line each, with what to do about it.
+"""What a study needs of this machine, a line each, with what to do about it.
 
 It changes no setting of the card. `fail` is what measuring cannot do without.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -19,8 +18,7 @@ from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_f
 from workflow.collocation.plan.jobs import TRAINING, absent
 from workflow.collocation.sharing import mig_nvml, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
-from workflow.collocation.spec.errors import ConfigError, NotInForce
-from workflow.collocation.spec.load import load_config, read_values
+from workflow.collocation.spec.errors import NotInForce
 from workflow.collocation.spec.study import Config
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.sampler import open_source
@@ -54,7 +52,8 @@ class Doctor:
 
     def packages(self) -> Finding:
         if missing := absent(TRAINING):
-            return FAIL, f"not installed: {', '.join(missing)}; 'make study' installs them"
+            names = ", ".join(missing)
+            return FAIL, f"not installed: {names}; the extra 'train' of pyproject.toml has them"
         command = [sys.executable, "-c", TORCH]
         asked = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=IMPORT_S
@@ -145,23 +144,3 @@ class Doctor:
 
         with device_lock(key, {"pid": os.getpid(), "study": "doctor"}, taken):
             yield
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit 1 if something that measuring needs is not there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
-    try:
-        doctor = Doctor(load_config(read_values(parser.parse_args(argv).config)))
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    worst = 0
-    for name, (how, said) in doctor.findings():
-        print(f"{how:<5} {name:<10} {' '.join(said.split())}", flush=True)
-        worst |= how == FAIL
-    return worst
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -45,7 +45,7 @@ def obstacle(session: Session) -> str:
     if trained and (missing := absent(TRAINING)):
         return (
             f"{len(session.jobs)} cells to run, but not installed: {', '.join(missing)}; "
-            "'make study' installs what measuring needs, 'make figures' needs none of it"
+            "they are in the extra 'train' of pyproject.toml, and drawing needs none of them"
         )
     if session.outdated():
         return "another run has just changed this study; start again"

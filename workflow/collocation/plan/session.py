@@ -101,10 +101,10 @@ class Session:
         if not self.jobs or not self.on_gpu or given:
             return None
         said = f"study '{self.name}' is made for a GPU"
-        then = "'--config gpu=cpu' (make: CONFIG=gpu=cpu) measures it on the CPU all the same"
+        then = "gpu=cpu measures it on the CPU all the same"
         if self.holds_gpu_cells:
             said = f"study '{self.name}' holds cells of a GPU"
-            then = "'--config gpu=cpu results=FOLDER' measures it on the CPU, in another folder"
+            then = "gpu=cpu with another results folder measures it on the CPU"
         return f"{said}, and none is used here ({self.no_gpu}); {then}"
 
     # -- what is measured -----------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Session:
 
     @property
     def sealed(self) -> bool:
-        """Whether the study ships: its folder has a manifest (`make seal`)."""
+        """Whether the study ships: its folder has a manifest."""
         return (self.folder / MANIFEST).exists()
 
     @property
@@ -234,7 +234,7 @@ class Session:
         if path not in self.job_at:
             record = self.record(path)
             done = f"nothing to do: {record} is measured already"
-            other = f"{record} is not to be measured now: 'make plan' lists what is"
+            other = f"{record} is not to be measured now, by the study's plan"
             print(done if record in self.measured else other, file=sys.stderr)
             sys.exit(1)
         return self.datasets.ready_files()

@@ -1,22 +1,14 @@
-"""What a person reads of a study: its first lines, its plan, and which cells have no result.
+"""What a person reads of a study: its first lines, its plan, and which cells have no result."""
 
-`python -m workflow.collocation.plan.show` prints the plan (`make plan`); with --check it lists, at
-the end of a run, the cells without a result.
-"""
-
-import argparse
-import sys
 from collections import Counter
 
 from workflow.collocation.gpu import cores
 from workflow.collocation.plan import pending
-from workflow.collocation.plan.session import Session, open_session
+from workflow.collocation.plan.session import Session
 from workflow.collocation.record.run_json import RESULTS
 from workflow.collocation.run import environment
 from workflow.collocation.run.outcome import log_of
 from workflow.collocation.sharing.base import named
-from workflow.collocation.spec.errors import ConfigError, NotInForce
-from workflow.collocation.spec.load import read_values
 
 
 def banner(session: Session) -> str:
@@ -60,10 +52,7 @@ def _notes(session: Session) -> list[str]:
     """What the person may not expect, and what to do about it."""
     notes = [session.no_gpu] if session.device and session.no_gpu else []
     if session.sealed:
-        notes.append(
-            "sealed: it is measured only with '--config measure=true' (make: "
-            f"CONFIG=measure=true); 'make verify STUDY={session.name}' tells what differs"
-        )
+        notes.append("sealed: measured only with measure=true; verify tells what differs")
     pins = {name: session.datasets.pinned(name) for name in session.datasets.sizes}
     if pins:
         source = session.config.source
@@ -75,7 +64,7 @@ def _notes(session: Session) -> list[str]:
     if session.measuring and (mismatched := session.mismatched()):
         notes.append(
             f"{len(mismatched)} cells were measured with other code or versions; "
-            "'--config rerun=mismatched' measures them again"
+            "rerun=mismatched measures them again"
         )
     if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
@@ -85,7 +74,7 @@ def _notes(session: Session) -> list[str]:
 
 
 def table(session: Session) -> str:
-    """`make plan`: every cell to run in order, when it is done, and what will not be measured."""
+    """Every cell to run in order, when it is done, and what will not be measured."""
     jobs = [*session.jobs, *session.later]
     lines, spent = [banner(session)], {}
     if session.forbidden:
@@ -123,28 +112,5 @@ def faults(session: Session) -> list[str]:
     return [
         *lines,
         "mend what the logs name; the same command tries again, "
-        f"and '--config attempts={most + 1}' those that are not tried any more",
+        f"and attempts={most + 1} those that are not tried any more",
     ]
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--gpus", type=int, default=1, help="the most GPUs to use at once")
-    parser.add_argument("--check", action="store_true", help="list the cells without a result")
-    args = parser.parse_args(argv)
-    try:
-        session = open_session(read_values(args.config), args.gpus)
-    except (ConfigError, NotInForce, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if not args.check:
-        print(table(session))
-        return 0
-    found = faults(session)
-    print(end="".join(f"{line}\n" for line in found), file=sys.stderr)
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -71,7 +71,7 @@ def main() -> None:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C has nothing left to end
         sys.exit(130)
-    except BrokenPipeError:  # as of `make plan | head`
+    except BrokenPipeError:  # of a pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

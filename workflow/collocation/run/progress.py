@@ -15,6 +15,7 @@ CLEAR = "\r\x1b[K"
 # What a cell does in each phase.
 NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
 NOW["stop"] = "stopping"
+LIVE = "now"  # file beside the log: what the cell does, for a command that shows it elsewhere
 
 
 class Display:
@@ -29,6 +30,7 @@ class Display:
         self.name = f"[{place}] {cell}" if place else cell
         self.left_s, self.estimate_s = left_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
+        self._now = log.with_name(LIVE)
         self.started = self._due = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
 
@@ -41,19 +43,25 @@ class Display:
             self._write(f"{self.name}: {short}{left}\n")
 
     def show(self, what: Callable[[], str]) -> None:
-        """Have the line that lives say `what()`: asked once a second, at a terminal only."""
+        """Have the line that lives say `what()`, which is asked once a second."""
         now = time.monotonic()
-        if not self._terminal or now < self._due:
+        if now < self._due:
             return
-        self._due = now + REFRESH_S
+        self._due, state = now + REFRESH_S, what()
+        with suppress(OSError):  # a full disk costs the line, not the cell
+            self._now.write_text(state, encoding="utf-8")
+        if not self._terminal:
+            return
         left = max(self.started + self.estimate_s - now, 0) + self.left_s
         told = f"; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
-        said = f": {what()}{told}"
+        said = f": {state}{told}"
         room = shutil.get_terminal_size().columns - 1 - len(said)
         self._write(f"{self.name[: max(room, 0)]}{said}")
 
     def close(self) -> None:
         self._write("")
+        with suppress(OSError):
+            self._now.unlink(missing_ok=True)
         self.log.close()
 
     def _write(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """What a person can have got wrong in a file or on the command line, said in one line."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
@@ -54,11 +54,3 @@ def meant(given, known: Iterable[str]) -> str:
 def not_allowed(where: str, given, known: Iterable[str]) -> str:
     """One line: the key, what stands there, what may, and what was probably meant."""
     return f"{where}: '{given}' is not allowed; {allowed(given, known)}"
-
-
-def bounded(given: Mapping[str, float | None], least: Mapping[str, float]) -> None:
-    """Raises ValueError where one of these variables of make is below its least value."""
-    for name, low in least.items():
-        value = given[name]
-        if value is not None and not value >= low:
-            raise ValueError(f"{name.upper()}={value:g}: allowed: {low} or more")

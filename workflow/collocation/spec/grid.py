@@ -26,7 +26,7 @@ from workflow.collocation.spec.names import (
 from workflow.collocation.spec.study import Ladder, Mix, Study
 from workflow.collocation.spec.workloads import Workload
 
-ELSEWHERE = 1000  # replicate 2 of a folder that was merged in (`make merge`) is 1002, or 2002, …
+ELSEWHERE = 1000  # replicate 2 of a folder that was merged in is 1002, or 2002, …
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from workflow.collocation.spec.names import (
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Trained, Workload, model_of
 
-CONFIG_SOURCE = "config/config.yaml or --config"
+CONFIG_SOURCE = "config"
 AS_WRITTEN = ("run", "environment")  # keys: words of a script
 TAG = "tag:yaml.org,2002:"
 NO_YAML = (yaml.YAMLError, RecursionError, ValueError)
@@ -148,7 +148,7 @@ def read_values(pairs: list[str]) -> dict:
 
 
 def load_config(values: dict) -> Config:
-    """config.yaml with `--config` overrides, as Snakemake merged them. Raises ConfigError."""
+    """config.yaml with what a command line says otherwise. Raises ConfigError."""
     return check(Config, values, CONFIG_SOURCE)
 
 

@@ -257,7 +257,7 @@ def seconds(time: Time) -> float:
 
 
 class Config(Strict):
-    """config/config.yaml and `--config` on the command line."""
+    """config/config.yaml, and what a command line says otherwise."""
 
     study: str = "auto"  # a name; auto: paper on a CUDA machine, smoke elsewhere
     source: Literal["auto", "real", "synthetic"] = "auto"  # of data

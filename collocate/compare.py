@@ -1,0 +1,27 @@
+"""`collocate compare`: two studies side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collocate import studies, terminal
+from collocate.app import app
+
+
+@app.command()
+def compare(
+    one: Annotated[str, typer.Argument(metavar="A", help="a study: its name, or its folder")],
+    other: Annotated[str, typer.Argument(metavar="B", help="the study to compare it with")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", show_default="compare-A-B"),
+    ] = None,
+    results: studies.Results = None,
+) -> None:
+    """Compare the numbers of two studies."""
+    folders = [studies.folder_of(name, results) for name in (one, other)]
+    from analysis.compare import write
+
+    names = "-".join(folder.resolve().name for folder in folders)
+    terminal.show(write(*folders, output or Path(f"compare-{names}")))

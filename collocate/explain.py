@@ -1,0 +1,25 @@
+"""`collocate explain`: what a published number is made of."""
+
+from typing import Annotated
+
+import typer
+
+from collocate import studies, terminal
+from collocate.app import app
+
+
+@app.command()
+def explain(
+    study: studies.Measured,
+    number: Annotated[
+        str, typer.Argument(metavar="ID", help="as in estimates.csv; a part of one lists those")
+    ],
+    results: studies.Results = None,
+) -> None:
+    """Show what a published number is made of."""
+    folder = studies.folder_of(study, results)
+    from analysis import estimates
+    from analysis.explain import explain as lines_of
+
+    terminal.show(lines_of(estimates.read(folder / "estimates.parquet"), number))
+    studies.warn_if_outdated(folder)

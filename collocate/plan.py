@@ -1,0 +1,22 @@
+"""`collocate plan`: what a study would run, and how long that takes."""
+
+from collocate import studies, terminal
+from collocate.app import app
+
+
+@app.command()
+def plan(
+    name: studies.Name = studies.AUTO,
+    budget: studies.Budget = "",
+    gpus: studies.Gpus = "1",
+    results: studies.Results = None,
+    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+) -> None:
+    """List what a study would run, and what failed."""
+    count = studies.number_of_gpus(gpus)
+    words = studies.checked(studies.config(name, settings, results, budget))
+    from workflow.collocation.plan.session import open_session
+    from workflow.collocation.plan.show import table
+    from workflow.collocation.spec.load import read_values
+
+    terminal.show(table(open_session(read_values(words), count)))

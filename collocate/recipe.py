@@ -1,0 +1,63 @@
+"""`collocate recipe`: a script that starts several copies of a job on one GPU."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collocate.app import Mistyped, app
+
+
+class Method(StrEnum):
+    """How jobs share the GPU."""
+
+    separate = "separate"
+    mps = "mps"
+
+
+class System(StrEnum):
+    """What starts the jobs."""
+
+    bash = "bash"
+    slurm = "slurm"
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def recipe(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ADVICE.json | [--] COMMAND...",
+            help="what `collocate advise` wrote; or the command of one job, with --jobs, --method",
+        ),
+    ],
+    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="copies")] = None,
+    method: Annotated[Method | None, typer.Option(help="how they share the GPU")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, metavar="N", help="CPUs of each job")] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="GB", help="GPU memory of a job, checked at the start"),
+    ] = None,
+    system: Annotated[System, typer.Option(help="what starts the jobs")] = System.bash,
+) -> None:
+    """Print a script that starts copies of a job.
+
+    It needs nothing of this project, and ends what it started.
+
+    \b
+    collocate recipe collocate/advise-train-1a2b3c/advice.json > start.sh
+    collocate recipe --jobs 4 --method mps -- python train.py > start.sh
+    """
+    from analysis import recipes
+    from workflow.collocation.spec.load import check
+
+    if len(words) == 1 and words[0].endswith(".json"):
+        content = recipes.read_advice(Path(words[0]))
+    elif jobs is None or method is None:
+        raise Mistyped("give an ADVICE.json, or --jobs and --method before the command")
+    else:
+        numbers = {"jobs": jobs, "cores": cores, "memory_gb": memory}
+        place = {"run": words, "folder": str(Path.cwd()), "method": method.value}
+        content = check(recipes.Recipe, place | numbers, "recipe")
+    print(recipes.recipe(content, system.value).rstrip())

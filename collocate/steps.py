@@ -1,0 +1,96 @@
+"""`collocate step`: the steps of the workflow after measuring, as Snakemake's rules call them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collocate import ROOT, terminal
+from collocate.app import app
+
+step = typer.Typer(help="Steps of the workflow, as its rules call them.", rich_markup_mode=None)
+app.add_typer(step, name="step")
+Folder = Annotated[Path, typer.Option("--folder", metavar="RESULTS/STUDY")]
+Output = Annotated[Path, typer.Option("--output", metavar="FILE")]
+Claims = Annotated[Path, typer.Option("--claims", metavar="FILE")]
+CONFIG = ROOT / "config"
+
+
+@step.command()
+def records(
+    study: Annotated[str, typer.Option()],
+    paths: Annotated[Path, typer.Option("--list", help="a file with a record's path a line")],
+    output: Output,
+) -> None:
+    """run.json of each measurement → runs.parquet"""
+    from analysis.records.merge import write
+
+    write(study, paths, output)
+
+
+@step.command()
+def estimates(
+    folder: Folder,
+    claims: Claims = CONFIG / "claims.yaml",
+    reported: Annotated[Path, typer.Option(metavar="FILE")] = CONFIG / "reported.csv",
+) -> None:
+    """runs.parquet → estimates.parquet: every published number, once"""
+    from analysis.publish import publish
+
+    publish(folder, claims, reported)
+
+
+@step.command()
+def figures(
+    folder: Folder, data_only: Annotated[bool, typer.Option(help="no pictures")] = False
+) -> None:
+    """estimates.parquet → the figures that the study has data for"""
+    from analysis.figures import draw
+
+    terminal.show(draw(folder, data_only))
+
+
+@step.command()
+def pages(folder: Folder, claims: Claims = CONFIG / "claims.yaml") -> None:
+    """estimates.parquet → pages and tables"""
+    from analysis.pages.render import write_pages
+
+    write_pages(folder, claims)
+
+
+@step.command()
+def explorer(folder: Folder, output: Output) -> None:
+    """estimates.parquet → the study as one page"""
+    from analysis.explorer import write
+
+    write(folder, output)
+
+
+@step.command()
+def check(pairs: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -> int:
+    """List measurements without a result, and fail if there are any"""
+    from workflow.collocation.plan.session import open_session
+    from workflow.collocation.plan.show import faults
+    from workflow.collocation.spec.load import read_values
+
+    lines = faults(open_session(read_values(pairs)))
+    print(end="".join(f"{line}\n" for line in lines), file=sys.stderr)
+    return 1 if lines else 0
+
+
+@step.command()
+def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY...")]) -> None:
+    """estimates.parquet of studies → config/predictor.yaml"""
+    from analysis.fit import write
+
+    terminal.show(write(folders))
+
+
+@step.command()
+def schemas() -> None:
+    """Write workflow/schemas/, by which editors check config/"""
+    from workflow.collocation.spec.schemas import schemas as texts
+
+    for path, text in texts():
+        path.write_text(text, encoding="utf-8")
