@@ -1,14 +1,15 @@
 """An advice as text for a terminal, or as Markdown: the verdict, then the numbers behind it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from analysis import labels
 from analysis.choose import way
 
 Rows = list[list[str]]
+Interval = Sequence[float | None]  # value, low, high
 LEGEND = (
-    "STP: work of the set, relative to one job alone. Slowdown: of the slowest job. In brackets: "
-    "95 % interval."
+    "STP: work of all jobs, relative to one job alone, in turns with them. Slowdown: of the "
+    "slowest job. In brackets: 95 % interval."
 )
 SHARES = {
     "gract": "GPU busy (GRACT)",
@@ -19,7 +20,8 @@ SHARES = {
 
 def terminal(advice: Mapping) -> str:
     """The advice, the content of advice.json, in lines that may be cut between words."""
-    parts = [advice["verdict"], *advice["notes"], _asked(advice) + _columns(_rows(advice))]
+    rows = _rows(advice, slowdowns=_value)
+    parts = [advice["verdict"], *advice["notes"], _asked(advice) + _columns(rows)]
     parts += [LEGEND] * bool(advice["measured"])
     parts += [_alone(advice), _columns(_predicted(advice)) + _error(advice)]
     return "\n\n".join(part.rstrip("\n") for part in parts if part)
@@ -38,21 +40,31 @@ def _asked(advice: Mapping) -> str:
     return f"{advice['asked']}\non {advice['card']}, {cores}\n"
 
 
-def _rows(advice: Mapping) -> Rows:
-    """The header, one job alone, and each set that was measured; no column without an entry."""
+def _rows(advice: Mapping, slowdowns: Callable[[Interval], str] | None = None) -> Rows:
+    """The header, one job alone, and each set that was measured; no column without an entry.
+
+    slowdowns: how they are written; with their intervals if None, which makes the lines of a
+    terminal too long.
+    """
     alone, unit = advice["alone"], advice["alone"]["unit"]
     rows = [["", unit, "STP", "slowdown", "GB", f"J/{unit.split('/')[0].removesuffix('s')}"]]
     rate, memory = labels.number(alone["rate"]), _number(alone["memory_gb"])
     rows.append(["one alone", rate, "", "", memory, _number(alone["joules"])])
     if alone["beside_rate"]:
-        rows.append(["one alone, beside the sets", labels.number(alone["beside_rate"]), *4 * [""]])
+        rows.append(["one, in turns", labels.number(alone["beside_rate"]), *4 * [""]])
     for each in advice["measured"]:
-        numbers = [labels.number(each["rate"][0]), _span(each["stp"]), _span(each["slowdown"])]
+        numbers = [labels.number(each["rate"][0]), _span(each["stp"])]
+        numbers.append((slowdowns or _span)(each["slowdown"]))
         numbers += [_number(each["memory_gb"]), _number(each["joules"])]
-        rows.append([f"{each['jobs']} {way(each['method'])}", *numbers])
+        rows.append([f"{each['jobs']} {_how(each['method'])}", *numbers])
     used = [any(row[column] for row in rows[1:]) for column in range(len(rows[0]))]
     used[0] = True
     return [[cell for cell, shown in zip(row, used, strict=True) if shown] for row in rows]
+
+
+def _how(method: str) -> str:
+    """A method in a table."""
+    return "separate" if method == "naive" else way(method)
 
 
 def _alone(advice: Mapping) -> str:
@@ -72,7 +84,7 @@ def _predicted(advice: Mapping) -> Rows:
     rows = [["predicted STP", *map(str, counts)]]
     for method in dict.fromkeys(method for method, _ in predicted):
         stps = (predicted.get((method, n)) for n in counts)
-        rows.append([way(method), *("–" if stp is None else f"{stp:.2f}" for stp in stps)])
+        rows.append([_how(method), *("–" if stp is None else f"{stp:.2f}" for stp in stps)])
     return rows
 
 
@@ -88,7 +100,11 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def _span(interval: Sequence[float | None]) -> str:
+def _value(interval: Interval) -> str:
+    return labels.number(interval[0])
+
+
+def _span(interval: Interval) -> str:
     """`2.94 [2.62, 3.29]`, or the value alone where no interval is known."""
     value, low, high = interval
     text = labels.number(value)
