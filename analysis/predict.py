@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis import estimates, labels
+from analysis import estimates
 from analysis.choose import place
 from workflow.collocation.spec.names import parse_scenario, scenario_id
 
@@ -25,7 +25,6 @@ ACTIVITY = {"naive": "gract", "mps": "smact"}  # method → what X is the sum of
 # others to use, only idle SMs. Above this GRACT lie all CUDA graphs, and eager jobs that fill it.
 NO_GAPS_FROM = 0.95
 GAPS, NO_GAPS = "gaps", "no_gaps"
-SHOWN = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # numbers of jobs that a table of predictions has
 
 
 class Alone(NamedTuple):
@@ -78,21 +77,6 @@ def predict(method: str, alone: Sequence[Alone]) -> Prediction:
     stp = form(len(alone), demand(method, alone), of["k"], of["p"])
     error = of.get("unseen", of)["error_90"]
     return Prediction(stp, stp * (1 - error), stp * (1 + error), error, kind)
-
-
-def lines(told: Mapping[str, Mapping[int, Prediction]]) -> list[str]:
-    """STP by method and number of jobs for a terminal, with how far such predictions were off."""
-    counts = [n for n in SHOWN if any(n in of for of in told.values())]
-    if not counts:
-        return []
-    found = ["  predicted  jobs      " + "".join(f"{n:>6}" for n in counts)]
-    for method, of in told.items():
-        if of:
-            numbers = "".join(f"{of[n].stp:6.2f}" if n in of else f"{'–':>6}" for n in counts)
-            error = next(iter(of.values())).error
-            row = f"{labels.method(method):<10}{numbers}"
-            found.append(f"   STP       {row}   ± {error:.0%} in 9 of 10 sets")
-    return found
 
 
 class Measured(NamedTuple):

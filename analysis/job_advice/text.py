@@ -7,8 +7,8 @@ from analysis import labels
 Rows = list[list[str]]
 METHODS = {"naive": "separate", "mps": "under MPS"}
 LEGEND = (
-    "STP: work of the set, relative to one job alone. Slowdown: of the slowest job. In brackets: "
-    "95 % interval."
+    "STP: work of all jobs, relative to one job alone, in turns with them. Slowdown: of the "
+    "slowest job. In brackets: 95 % interval."
 )
 SHARES = {
     "gract": "GPU busy (GRACT)",

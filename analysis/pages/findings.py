@@ -10,7 +10,7 @@ from analysis.estimates import Row
 from analysis.figures import select
 from analysis.files import read_json
 from analysis.fit import UNSEEN
-from analysis.predict import ACTIVITY, Alone, lines, predict
+from analysis.predict import Alone, predict
 
 RESULTS = Path(__file__).parents[2] / "results"  # watching.json, graph_speeds.json: by bench/
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
@@ -38,13 +38,6 @@ def crowded(estimates: pd.DataFrame) -> pd.Series:
     gains = pd.concat([frame[["jobs", "value", "smact"]] for frame in (gains, unseen)])
     gains = gains[gains["jobs"].isin(CROWD) & (gains["value"] < ROOMY * gains["jobs"])]
     return gains["value"] * gains["smact"]
-
-
-def advised(gract: float, smact: float, most: int = 8) -> str:
-    """What is predicted of a job with gaps, in two to `most`."""
-    alone = Alone(gract, smact)
-    sets = {m: {n: predict(m, [alone] * n) for n in range(2, most + 1)} for m in ACTIVITY}
-    return "\n".join(lines(sets))
 
 
 def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, float]:

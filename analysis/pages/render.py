@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from analysis import advice, claims, estimates, labels, predict
 from analysis.advice import Advice
 from analysis.choose import on_cpu, scope
-from analysis.files import update
+from analysis.files import read_json, update
 from analysis.pages import (
     FIGURES,
     PAGES,
@@ -40,6 +40,7 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+RECORDED = ROOT / "docs" / "recorded_advice.json"  # what README's picture shows
 SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent", "cells")
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 _LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
@@ -122,6 +123,8 @@ class Study(Numbers):
             "between": self.between,
             "by_host": by_host,
             "predictor": predict.constants(),
+            "number": self.number,
+            "verdict": lambda: escape(read_json(RECORDED)["verdict"]),
             "count": lambda name: spelling.count(get("count", name=name)),
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "docs": docs,
@@ -171,11 +174,12 @@ def _html(markdown: str, title: str) -> str:
 
 
 def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
-    """(file name relative to the repository, content) of README.md and what docs/ show of it."""
+    """(file name relative to the repository, content) of README.md and the generated docs/."""
     study = Study(folder, rules)
     yield "README.md", study.page("readme")
     yield "docs/results.md", study.page("findings")
     yield "docs/claims.md", study.page("claims", docs=True)
+    yield "docs/artifact.md", study.page("artifact")
 
 
 def _foremost(found: Iterable[Advice]) -> list[Advice]:
