@@ -5,6 +5,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from release.scratch import scratch
+from workflow.collocation.spec.errors import printable
+
 MODULES = {"verify": "verify", "seal": "bundle", "artifact": "bundle", "merge": "merge"}
 
 
@@ -33,9 +36,11 @@ def main(argv: list[str] | None = None) -> int:
             sys.stderr.write(f"{no_study(study, 'cells')}\n")
             return 2
     try:
-        return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)
-    except KeyboardInterrupt:
-        return 130
+        with scratch():
+            return getattr(import_module(f"release.{MODULES[name]}"), name)(**given)
+    except OSError as error:  # a disk is full, a file cannot be written
+        sys.stderr.write(f"{name}: {printable(str(error))}\n")
+        return 1
 
 
 if __name__ == "__main__":
