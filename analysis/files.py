@@ -1,8 +1,10 @@
 """Reading and writing files, and telling on one line what somebody else may have put into them."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,11 +45,37 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write a file, so that readers see all of it or nothing."""
+    """Where to write a file or a folder that appears whole, or not at all, whatever happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    yield partial
-    partial.replace(path)
+    partial = path.with_name(f".{path.name}.partial")
+    remove(partial)  # of a command that was killed
+    try:
+        yield partial
+        for written in (*partial.rglob("*"), partial):
+            _to_disk(written)
+        partial.replace(path)
+        with suppress(OSError):  # some file systems do it for files alone
+            _to_disk(path.parent)
+    except OSError as error:  # of a full disk it does not name the file
+        raise OSError(f"{path}: {error}") from error
+    finally:
+        remove(partial)
+
+
+def _to_disk(path: Path) -> None:
+    """Have the disk hold what was written to a file or, of a folder, its names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def write_table(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:
@@ -60,9 +88,9 @@ def write_table(table: pa.Table, output: Path, only_parquet: Sequence[str] = ())
 
 def update(path: Path, text: str) -> None:
     """Write a file only if its content changes: what depends on it is then not made anew."""
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+    if not path.is_file() or path.read_bytes() != text.encode():
         with whole(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+            partial.write_bytes(text.encode())
 
 
 def printable(text: object) -> str:

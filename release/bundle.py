@@ -44,12 +44,13 @@ def seal(study: Path) -> int:
             why_not.append(f"{size:.1f} MB of raw files, more than the {MOST_MB} MB for git")
         if not why_not:
             why_not = [line.text() for line in verify.rebuilt(study, found) if line.wrong]
+        if not why_not:
+            root = manifest.write(study, found)
     except Exception as error:  # whatever the folder holds, it is named
-        why_not = [f"{study.name} is no finished study: {one_line(error)}"]
+        why_not = [one_line(error) or type(error).__name__]
     if why_not:
-        sys.stderr.write("".join(f"{line}\n" for line in why_not) + f"{study.name} is not sealed\n")
+        sys.stderr.write("".join(f"{study.name} is not sealed: {line}\n" for line in why_not))
         return 1
-    root = manifest.write(study, found)
     counted = f"{len(manifest.attempts(found))} attempts, {len(missing)} planned cells not run"
     print(f"study {study.name} is sealed: {counted}; {len(found)} files; root {root}")
     return 0

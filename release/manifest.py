@@ -6,17 +6,17 @@ MANIFEST.sha256 lists raw.sha256 and everything derived.
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.files import read_json
+from analysis.files import read_json, update
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
 
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|datasets/[^/]+)\.json|(runs|not_run)\.txt")
+_LINE = re.compile(r"^([0-9a-f]{64})  (.+)\n", re.MULTILINE)
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/([^/]+)")
 # What an invocation leaves behind, or what is large and soon made again.
 _NEVER = {"complete", "report.zip", "report.html", RAW, MANIFEST}
@@ -89,10 +89,7 @@ def sha256(path: Path) -> str:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Name → SHA-256 of the files of a study that ship. Ends the program where there is none."""
-    if not folder.is_dir():
-        there = ", ".join(sorted(path.parent.name for path in folder.parent.glob(f"*/{RUNS}")))
-        sys.exit(f"there is no {folder}; {folder.parent} has: {there or 'no study'}")
+    """Name → SHA-256 of the files of a study that ship."""
     return {name: sha256(folder / name) for name in shipped(folder)}
 
 
@@ -101,17 +98,17 @@ def text(found: Mapping[str, str]) -> str:
 
 
 def read(path: Path) -> dict[str, str]:
-    """Name → SHA-256 of a list. Raises OSError."""
-    lines = [line.partition("  ") for line in path.read_text("utf-8").splitlines()]
-    return {name: digest for digest, _, name in lines}
+    """Name → SHA-256 of a list's whole lines: it may be cut off. Raises OSError."""
+    lines = _LINE.findall(path.read_text("utf-8", errors="replace"))
+    return {name: digest for digest, name in lines}
 
 
 def write(folder: Path, found: Mapping[str, str]) -> str:
     """Write both lists of a study's files; the root."""
     raw = {name: digest for name, digest in found.items() if is_raw(name)}
-    (folder / RAW).write_text(text(raw), encoding="utf-8")
+    update(folder / RAW, text(raw))
     derived = {name: digest for name, digest in found.items() if name not in raw}
-    (folder / MANIFEST).write_text(text(derived | {RAW: root(folder)}), encoding="utf-8")
+    update(folder / MANIFEST, text(derived | {RAW: root(folder)}))
     return root(folder)
 
 
@@ -127,7 +124,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    update(path, "".join(f"{line}\n" for line in lines))
 
 
 def not_run(folder: Path, names: Iterable[str]) -> list[str]:

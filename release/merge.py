@@ -7,15 +7,15 @@ named and left out; nothing that was measured is overwritten.
 import json
 import shutil
 import sys
-import tarfile
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.files import one_line, printable, read_json
+from analysis.files import one_line, printable, read_json, whole
 from release import checks, manifest
+from release.archive import unpack
 from release.manifest import RUN, Attempt
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.plan.attempts import scan
@@ -30,9 +30,12 @@ from workflow.collocation.spec.load import read_values
 
 def merge(source: Path, config: Sequence[str]) -> int:
     """Merge, or say why not; the exit code."""
-    values = read_values(config) | {"gpu": "cpu", "measure": True}  # nothing is, and all is planned
-    with tempfile.TemporaryDirectory(prefix="merge-") as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         try:
+            values = read_values(config) | {
+                "gpu": "cpu",
+                "measure": True,
+            }  # nothing is; all planned
             if not source.exists():
                 raise ValueError("no such file or folder")
             folder = _unpacked(source, Path(scratch)) if source.is_file() else source
@@ -58,12 +61,11 @@ def merge(source: Path, config: Sequence[str]) -> int:
     return 0 if came or known else 1
 
 
-def _unpacked(bundle: Path, scratch: Path) -> Path:
-    """The folder of a bundle, unpacked below `scratch`; tarfile's filter refuses what leads out."""
-    with tarfile.open(bundle) as archive:
-        archive.extractall(scratch / "bundle", filter="data")
-    inside = list((scratch / "bundle").iterdir())
-    return inside[0] if len(inside) == 1 else scratch / "bundle"
+def _unpacked(bundle: Path, folder: Path) -> Path:
+    """The folder that a bundle holds, or else the one that it was unpacked to."""
+    unpack(bundle, folder)
+    inside = list(folder.iterdir())
+    return inside[0] if len(inside) == 1 else folder
 
 
 def _into(
@@ -175,14 +177,12 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
     names = (path.parent.name[1:] for path in (cells / cell).glob(f"a*/{RUN}"))
     number = max((int(name) for name in names if name.isdecimal()), default=0) + 1
     target = cells / cell / f"a{number}"
-    partial = target.with_name(f".{target.name}")
-    for leftover in (target, partial):  # a log of one that was interrupted; a merge that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for file in files:
-        shutil.copyfile(source / attempt.folder / file, partial / file)
-    if Attempt(cell, number) != attempt:
-        record = read_json(partial / RUN)
-        record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
-        (partial / RUN).write_text(as_text(record), encoding="utf-8")
-    partial.rename(target)
+    shutil.rmtree(target, ignore_errors=True)  # a log of one that was interrupted
+    with whole(target) as partial:
+        partial.mkdir()
+        for file in files:
+            shutil.copyfile(source / attempt.folder / file, partial / file)
+        if Attempt(cell, number) != attempt:
+            record = read_json(partial / RUN)
+            record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
+            (partial / RUN).write_text(as_text(record), encoding="utf-8")

@@ -1,6 +1,5 @@
 """What reviewers use: seal, verify, artifact and merge, on some of the cells that ship."""
 
-import io
 import json
 import re
 import shutil
@@ -422,14 +421,90 @@ def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
     assert not (results / "ladder" / "cells").exists()
 
 
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
-def test_a_bundle_that_leads_elsewhere_is_refused_with_one_line(tmp_path, kind):
-    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
-        entry = tarfile.TarInfo("theirs/../../escaped")
-        entry.type, entry.linkname = kind, "/etc/passwd"
-        archive.addfile(entry, io.BytesIO())
-    done = merge(tmp_path / "b.tar.gz", tmp_path / "ours", "study=ladder")
-    assert done.returncode == 1 and done.stderr.startswith("nothing more is merged from")
-    assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.rglob("escaped"))
+def test_a_bundle_that_is_not_there_is_one_line(tmp_path):
     done = merge(tmp_path / "nowhere", tmp_path / "ours", "study=ladder")
     assert done.returncode == 1 and "nowhere: no such file or folder" in done.stderr
+
+
+# -- after an interruption, on a full disk --------------------------------------------------------
+
+
+def lists(study: Path) -> list[bytes]:
+    return [(study / name).read_bytes() for name in (manifest.RAW, manifest.MANIFEST)]
+
+
+@pytest.mark.parametrize("name", [manifest.RAW, manifest.MANIFEST, manifest.NOT_RUN])
+@pytest.mark.parametrize("kept", [0, 40, 71, -1, -30])
+def test_a_list_that_was_cut_is_written_anew(copy, monkeypatch, name, kept):
+    monkeypatch.setattr(verify, "rebuilt", lambda study, found: [])
+    before = lists(copy)
+    (copy / name).write_bytes((copy / name).read_bytes()[:kept])
+    assert seal(copy) == 0 and lists(copy) == before
+
+
+class Sealed:
+    """How `seal` is tried: on a finished study, sealed before or not."""
+
+    def __init__(self, finished, folder):
+        self.study = shutil.copytree(finished, folder / "results" / "ladder")
+        self.changed, self.arguments = self.study, ["seal", self.study]
+        (self.study / manifest.RAW).unlink()
+
+    def right(self) -> bool:
+        return bool(manifest.read(self.study / manifest.MANIFEST))
+
+
+class Packed:
+    """How `artifact` is tried."""
+
+    def __init__(self, finished, folder):
+        self.changed = folder
+        self.archive = folder / "build" / "a.tar.xz"
+        self.arguments = ["artifact", finished, "--output", self.archive]
+
+    def right(self) -> bool:
+        with tarfile.open(self.archive) as packed:
+            return bool(packed.getmembers()) and [*self.archive.parent.iterdir()] == [self.archive]
+
+
+class Merged:
+    """How `merge` is tried."""
+
+    def __init__(self, finished, folder):
+        del finished
+        source, self.changed = lay(folder / "other", 1, cells=MEASURED_ONCE[:2]), folder / "results"
+        self.arguments = ["merge", source, "--config", f"results={self.changed}", "study=ladder"]
+
+    def right(self) -> bool:
+        return len(manifest.attempts(there(self.changed / "ladder"))) == 2
+
+
+def faulty(tried, **fault) -> subprocess.CompletedProcess:
+    fault = json.dumps({"folder": str(tried.changed)} | fault)
+    return warm.run("tests.faulty", fault, "release", *tried.arguments)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(Sealed, 1), (Packed, 1), (Merged, 9)])
+def test_the_same_command_succeeds_after_it_was_killed_at_any_moment(
+    finished, tmp_path, kind, step
+):
+    for change in range(1, 1000, step):
+        tried = kind(finished, tmp_path / str(change))
+        done = faulty(tried, change=change)
+        if done.returncode == 0:  # it makes no more changes
+            break
+        assert done.returncode == -9, done.stderr
+        again = faulty(tried)
+        assert again.returncode == 0 and tried.right(), (change, again.stderr)
+    assert change > 3 * step
+
+
+@pytest.mark.parametrize("kind", [Sealed, Packed, Merged])
+@pytest.mark.parametrize("size", [600, 5000])
+def test_a_full_disk_is_one_line_and_then_the_same_command_succeeds(finished, tmp_path, kind, size):
+    tried = kind(finished, tmp_path)
+    done = faulty(tried, full=size)
+    assert done.returncode == 1 and "File too large" in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    again = faulty(tried)
+    assert again.returncode == 0 and tried.right(), again.stderr
