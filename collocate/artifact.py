@@ -21,5 +21,7 @@ def artifact(
     """Pack a sealed study and the code."""
     folder = studies.folder_of(study, results)
     from release import bundle
+    from release.scratch import scratch
 
-    return bundle.artifact(folder, output or Path(f"{folder.resolve().name}-artifact.tar.xz"))
+    with scratch():
+        return bundle.artifact(folder, output or Path(f"{folder.resolve().name}-artifact.tar.xz"))

@@ -28,5 +28,7 @@ def merge(
     source = source.expanduser().absolute()
     words = studies.checked(studies.config(name, settings, results))
     from release import merge as release
+    from release.scratch import scratch
 
-    return release.merge(source, words)
+    with scratch():
+        return release.merge(source, words)

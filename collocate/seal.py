@@ -11,5 +11,7 @@ def seal(study: studies.Measured, results: studies.Results = None) -> int:
     From then on it is an input: nothing in it is measured again."""
     folder = studies.folder_of(study, results)
     from release import bundle
+    from release.scratch import scratch
 
-    return bundle.seal(folder)
+    with scratch():
+        return bundle.seal(folder)

@@ -344,10 +344,16 @@ class Studio:
         ready.write_text(json.dumps({"dataset": "digits", "path": str(digits)}))
 
     def plan(self, *arguments: str, config: dict | None = None, **environment: str) -> Result:
-        """`make plan`."""
-        command = [sys.executable, "-m", "workflow.collocation.plan.show", *arguments]
-        command += ["--config", *self.config(**(config or {}))]
+        """`collocate plan`."""
+        name, *settings = self.config(**(config or {}))
+        command = [sys.executable, "-m", "collocate", "plan", name.removeprefix("study=")]
+        command += [*arguments, *(word for pair in settings for word in ("--set", pair))]
         return self._start(command, environment).end()
+
+    def check(self) -> Result:
+        """The workflow's last step: which cells have no result."""
+        command = [sys.executable, "-m", "collocate", "step", "check", *self.config()]
+        return self._start(command, {}).end()
 
     # -- what is there --------------------------------------------------------------------------
 

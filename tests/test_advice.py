@@ -3,12 +3,12 @@
 from math import inf
 
 import pytest
-from analysis.__main__ import main as analysis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import advice
 from analysis.choose import NEAR
+from collocate.app import main as collocate
 from tests.handmade import frame, number, on_hosts, written
 from workflow.collocation.spec.names import IMPLEMENTATIONS, INTERLEAVED
 
@@ -216,15 +216,16 @@ def test_the_command_advises_on_one_job_or_all(tmp_path, capsys):
     other = "resnet152_imagenet_b32"
     more = [row | {"scenario": row["scenario"].replace(JOB, other)} for row in LARGE]
     folder = written(tmp_path / "s", [*LARGE, *more])
-    command = ["advise", "--folder", str(folder)]
-    assert analysis(command) == 0
+    command = ["advise", "--study", str(folder)]
+    assert collocate(command) == 0
     assert capsys.readouterr().out.count("Run 3 under MPS") == 2
-    assert analysis([*command, "--job", JOB, "--slowdown", "2"]) == 0
+    assert collocate([*command, "--workload", JOB, "--max-slowdown", "2"]) == 0
     text = capsys.readouterr().out
     assert "ResNet26 b32, paper style" in text and "ResNet152" not in text
     assert "Run 2 under MPS" in text and "over fastest" not in text.lower()
     assert "Bounds: slowdown ≤ 2." in text
-    for wrong, says in (([*command, "--job", "none"], JOB), (["advise", "--folder", "x"], "x: no")):
-        assert analysis(wrong) == 1
+    wrong = (([*command, "--workload", "none"], JOB, 1), (["advise", "--study", "x"], "x: no", 2))
+    for words, says, code in wrong:
+        assert collocate(words) == code
         error = capsys.readouterr().err
         assert says in error and error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Archives that `make merge` must not open: each is one line, and nothing is written anywhere."""
+"""Archives that `collocate merge` must not open: each is one line, and nothing is written anywhere."""
 
 import bz2
 import gzip
@@ -55,8 +55,8 @@ def refused(tmp_path: Path, temporary: Path, content: bytes, ending: str = "") -
     if not bundle.exists():
         bundle.write_bytes(OPENERS[ending](content))
     before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-    results = f"results={tmp_path / 'ours'}"
-    done = warm.run("release", "merge", bundle, "--config", results, "study=ladder", timeout=120)
+    words = ("merge", bundle, "--results", tmp_path / "ours", "--study", "ladder")
+    done = warm.run("collocate", *words, timeout=120)
     assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}.keys() == before.keys()
     assert not list(temporary.iterdir()) and not (tmp_path / "ours").exists()
     assert done.returncode == 1 and not done.stdout and len(done.stderr.splitlines()) == 1
@@ -203,5 +203,5 @@ def test_what_a_killed_command_left_the_next_one_removes(tmp_path, interrupted, 
     elsewhere.mkdir()
     link = temporary / f"{scratch.PREFIX}link"
     link.symlink_to(elsewhere)
-    warm.run("release", "merge", tmp_path / "nowhere", "--config", "study=ladder")
+    warm.run("collocate", "merge", tmp_path / "nowhere", "--study", "ladder")
     assert list(temporary.iterdir()) == [link] and not list(elsewhere.iterdir())

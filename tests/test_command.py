@@ -133,40 +133,13 @@ def test_a_mistake_is_one_line_before_anything_is_written(studio, config, expect
 # -- the plan, before anything is measured ---------------------------------------------------------
 
 
-def test_make_plan_says_what_fits_a_budget(studio):
+def test_the_plan_says_what_fits_a_budget(studio):
     studio.write({"plain": workload()}, drill=study(ladders=alone("plain"), replicates=3))
-    config = {
-        "workloads": studio.folder / "workloads.yaml",
-        "studies": studio.folder / "studies",
-        "results": studio.folder / "results",
-        "study": None,
-    }
-    command = ["make", "-C", str(REPOSITORY), f"PYTHON={sys.executable}", "VENV=", "plan"]
-    command += ["STUDY=drill", "BUDGET=6.5s", f"CONFIG={' '.join(studio.config(**config))}"]
-    made = subprocess.run(command, capture_output=True, text=True, env=studio.environment())
-    assert made.returncode == 0, made.stderr
-    assert "3 cells, 0 measured, 2 to run now, 1 left for later (budget)" in made.stdout
-    assert made.stdout.count("won't fit") == 1
-
-
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        (["advise", "JOB=x", "SLOWDONW=2"], "SLOWDONW"),
-        (["advise", "JOB=x", "VERIFY=no"], "VERIFY=no"),
-        (["advise", "STUDY=ladder", "MAX=3"], "MAX"),
-        (["advise", "STUDY=ladder", "SLOWDOWN=-2"], "SLOWDOWN=-2"),
-        (["explain", "ID=stp:x"], "STUDY"),
-        (["plan", "GPUS=two"], "GPUS=two"),
-        (["plan", "CONFIG=gpu"], "CONFIG=gpu"),
-        (["artifact", "STUDY=laddr"], "laddr"),
-    ],
-)
-def test_make_refuses_what_it_does_not_know(asked, named):
-    command = ["make", "-C", str(REPOSITORY), f"PYTHON={sys.executable}", "VENV=", *asked]
-    made = subprocess.run(command, capture_output=True, text=True)
-    assert (made.returncode, made.stdout.count("Traceback")) == (2, 0)
-    assert named in made.stderr
+    plan = studio.plan("--budget", "6.5s")
+    assert plan.code == 0, plan.output
+    shown = " ".join(plan.output.split())
+    assert "3 cells, 0 measured, 2 to run now, 1 left for later (budget)" in shown
+    assert shown.count("won't fit") == 1
 
 
 # -- runs that do not go to the end ----------------------------------------------------------------

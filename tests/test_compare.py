@@ -2,9 +2,8 @@
 
 import csv
 
-from analysis.__main__ import main as analysis
-
 from analysis.estimates import RANGE
+from collocate.app import main as collocate
 from tests.handmade import number, written
 
 JOB = "resnet26_cifar10_b32"
@@ -46,7 +45,7 @@ B = [
 
 def test_what_both_have_stands_condition_by_condition_and_what_differs_first(tmp_path, capsys):
     a, b, output = written(tmp_path / "a", A), written(tmp_path / "b|x", B), tmp_path / "out"
-    assert analysis(["compare", str(a), str(b), "--output", str(output)]) == 0
+    assert collocate(["compare", str(a), str(b), "--output", str(output)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == (
         "4 numbers in both: 1 apart, 1 no spread, 2 overlap; 2 verdicts: 1 differs, 1 same"
@@ -74,11 +73,11 @@ def test_each_side_says_how_many_replicates_it_has(tmp_path):
         return written(tmp_path / name, [row])
 
     a, b, output = made("a", 1), made("b", 2), tmp_path / "out"
-    assert analysis(["compare", str(a), str(b), "--output", str(output)]) == 0
+    assert collocate(["compare", str(a), str(b), "--output", str(output)]) == 0
     assert "| 4.00 (one replicate) | 4.00 |" in (output / "compare.md").read_text("utf-8")
 
 
 def test_studies_that_have_nothing_in_common_are_one_line(tmp_path, capsys):
     a, b = written(tmp_path / "a", A), written(tmp_path / "b", A[-2:])
-    assert analysis(["compare", str(a), str(b), "--output", str(tmp_path / "out")]) == 1
+    assert collocate(["compare", str(a), str(b), "--output", str(tmp_path / "out")]) == 1
     assert "no number in common" in capsys.readouterr().err

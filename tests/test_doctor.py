@@ -46,14 +46,16 @@ def test_a_machine_without_a_card_can_do_the_small_study(here, capsys, broken):
     """What measuring cannot do without fails, and a study that runs is not disturbed."""
     if broken:
         (here / "results").write_text("no folder")
-    assert doctor.main(["--config", "gpu=cpu"]) == broken
+    assert collocate(["doctor", "--set", "gpu=cpu", "--results", str(here / "results")]) == broken
     found = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
     assert tuple(found) == CHECKS and "only the study 'smoke'" in found["gpu"]
     assert found["results"].startswith(FAIL if broken else OK)
     if not broken:
         assert not list(here.glob("results/*"))
         with device_lock("cpu", {"study": "other"}, print):
-            assert doctor.main(["--config", "gpu=cpu"]) == 0
+            assert (
+                collocate(["doctor", "--set", "gpu=cpu", "--results", str(here / "results")]) == 0
+            )
         assert "not tried: cpu is in use by study other" in capsys.readouterr().out
 
 

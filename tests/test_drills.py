@@ -370,4 +370,4 @@ def test_a_fault_that_passes_is_forgotten_by_the_next_run(faulty):
     assert run.code == 0, run.output
     cell = "1x_exits_stop/paper_step/naive/r1"
     assert [studio.record(f"{cell}/a{n}")["status"] for n in (1, 2)] == ["failed", "completed"]
-    assert studio.plan("--check").code == 0
+    assert studio.check().code == 0

@@ -2,10 +2,10 @@
 
 from html.parser import HTMLParser
 
-from analysis.__main__ import main as analysis
 from markdown_it import MarkdownIt
 
 from analysis.pages.spelling import plain
+from collocate.app import main as collocate
 from tests.handmade import Estimate, written
 
 NASTY = (
@@ -48,8 +48,8 @@ def test_no_name_is_markup_on_any_page(tmp_path):
         assert MarkdownIt().render(plain(nasty)).count("<") == 2, "a paragraph, and nothing in it"
         assert "$" not in plain(nasty).replace("\\$", "")
     folder = written(tmp_path / "theirs", found)
-    assert analysis(["compare", str(folder), str(folder), "--output", str(folder)]) == 0
-    assert analysis(["pages", "--folder", str(folder)]) == 0
+    assert collocate(["compare", str(folder), str(folder), "--output", str(folder)]) == 0
+    assert collocate(["step", "pages", "--folder", str(folder)]) == 0
     for name in ("compare", "results", "advice"):
         page = (folder / f"{name}.md").read_text()
         shown = Tags(MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(page)).found
@@ -63,5 +63,5 @@ def test_the_name_of_a_job_is_no_tex_in_a_figure(tmp_path):
         for n in (1, 2) for name in ("rate", "memory")
     ]  # fmt: skip
     written(tmp_path, found)
-    assert analysis(["figures", "--folder", str(tmp_path)]) == 0
+    assert collocate(["step", "figures", "--folder", str(tmp_path)]) == 0
     assert (tmp_path / "figures/memory.svg").exists()

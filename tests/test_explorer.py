@@ -11,7 +11,6 @@ import re
 import shutil
 
 import pytest
-from analysis.__main__ import main as analysis
 from selenium import webdriver
 from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.options import Options
@@ -22,6 +21,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from analysis import estimates, labels
 from analysis.estimates import RANGE
+from collocate.app import main as collocate
 from tests.handmade import Estimate, written
 
 JOB, OTHER, MIX = "resnet26_cifar10_b32", "resnet152_imagenet_b32", "1x_a_b8+2x_c_b8"
@@ -56,7 +56,7 @@ def build(folder, rows):
     """The page of these rows, and what it holds."""
     written(folder, rows)
     page = folder / "explorer.html"
-    assert analysis(["explorer", "--folder", str(folder), "--output", str(page)]) == 0
+    assert collocate(["step", "explorer", "--folder", str(folder), "--output", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     return page, json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from analysis.__main__ import main as analysis
 
 from analysis import estimates, publish
 from analysis.export import SERIES
 from analysis.records.schema import SCHEMA
+from collocate.app import main as collocate
 from release.manifest import never_ships
 from tests.simulator import Design, Job, simulate
 
@@ -62,7 +62,7 @@ def export(study, monkeypatch, capsys):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def export(to, code=0):
-        assert analysis(["export", "--folder", str(study), "--to", to]) == code
+        assert collocate(["export", str(study), "--to", to]) == code
         return "".join(capsys.readouterr())
 
     return export

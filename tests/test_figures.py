@@ -6,7 +6,6 @@ from functools import cache
 
 import pandas as pd
 import pytest
-from analysis.__main__ import main as analysis
 
 from analysis import estimates as table
 from analysis import gract_lines
@@ -14,6 +13,7 @@ from analysis.estimates import INTERVAL
 from analysis.figures import registered, select, style
 from analysis.pages import FIGURES, beyond
 from analysis.records.flags import ABOVE_COUNT
+from collocate.app import main as collocate
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -146,7 +146,7 @@ def drawn(tmp_path_factory):
         (folder / "figures").mkdir()
         for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
             (folder / f"figures/memory.{ending}").write_text("old")
-        assert analysis(["figures", "--folder", str(folder)]) == 0
+        assert collocate(["step", "figures", "--folder", str(folder)]) == 0
         return folder
 
     return draw

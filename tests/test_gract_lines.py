@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from analysis.__main__ import main as analysis
 
 from analysis import estimates, gract_lines
 from analysis.estimates import by_id
+from collocate.app import main as collocate
 from tests.handmade import built, frame, number, written
 from tests.simulator import Design, Job, Noise, simulate
 
@@ -96,6 +96,6 @@ def test_it_says_whether_it_is_extrapolated_and_which_cells_it_is_through(tmp_pa
     some = f"stp_at_gract:{SEVEN}/paper_step/naive"
     e = estimates.get(estimates.read(folder / "estimates.parquet"), *some.split(":")[:1],
                       scenario=SEVEN, implementation="paper_step", method="naive")  # fmt: skip
-    assert analysis(["explain", "--folder", str(folder), some]) == 0
+    assert collocate(["explain", str(folder), some]) == 0
     told = capsys.readouterr().out
     assert "a line through" in told and all(r["cell"] in told for r in e.replicates)

@@ -1,4 +1,4 @@
-"""`make advise` of any job: what is asked, what follows from numbers, and the real command.
+"""`collocate advise` of any job: what is asked, what follows from numbers, and the real command.
 
 Scripts are trained on the CPU; the sets under MPS are of a GPU that is not there (tests/fakes).
 """
@@ -10,23 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from contextlib import nullcontext
 from math import inf
 from pathlib import Path
 
 import pytest
 import yaml
-from analysis.__main__ import main
 
 from analysis.estimates import INTERVAL, Row
-from analysis.job_advice import answer, command, request
+from analysis.job_advice import advise as answers
+from analysis.job_advice import answer, request
 from analysis.job_advice.answer import Job, Measured, Option
 from analysis.job_advice.request import Request
 from analysis.predict import Prediction
-from analysis.recipes import KEYS
+from collocate.app import main
 from tests.fakes import machine
-from tests.studio import REPOSITORY, until, workload
+from tests.studio import until, workload
 from workflow.collocation import gpu
 
 SHARES = {"gract": 0.5, "smact": 0.2}
@@ -179,7 +178,7 @@ FULL = {"gract": 1.0, "smact": 0.95}
 class Measurer:
     """In place of the study beneath: measures nothing."""
 
-    def __init__(self, asked, settings):
+    def __init__(self, asked, results, settings, progress):
         self.folder = Path("study")
         self.folder.mkdir()
 
@@ -199,11 +198,11 @@ class Measurer:
         (SHARES, [], [measured(4, "mps", 3.0, 1.4)], r"^Run 4 under MPS: 3\.00 .* 1\.40 times as"),
         (SHARES, [], [measured(2, "naive", 1.3, 1.6, low=0.9)], "^Undecided: 2 as separate"),
         (SHARES, [], [measured(2, "naive", 1.05, 1.9)], r"^One at a time: 2 as .* STP of 1\.05"),
-        (SHARES, ["--slowdown", "1.2"], [measured(2, "mps", 1.5, 1.3)], "^One at a time"),
-        (SHARES, ["--slowdown", "1.2"], [measured(4, "mps", 2.5, 1.6)], "bounds; 4 under"),
-        (SHARES, ["--memory", "15"], [], "^One at a time: no set respects the bounds"),
-        (SHARES, ["--no-verify"], [], r"^Predicted: run \d under MPS, STP \d.* Not measured"),
-        (FULL, ["--no-verify"], [], r"^One at a time: predicted STP .* Not measured"),
+        (SHARES, ["--max-slowdown", "1.2"], [measured(2, "mps", 1.5, 1.3)], "^One at a time"),
+        (SHARES, ["--max-slowdown", "1.2"], [measured(4, "mps", 2.5, 1.6)], "bounds; 4 under"),
+        (SHARES, ["--max-memory", "15"], [], "^One at a time: no set respects the bounds"),
+        (SHARES, ["--no-measure"], [], r"^Predicted: run \d under MPS, STP \d.* Not measured"),
+        (FULL, ["--no-measure"], [], r"^One at a time: predicted STP .* Not measured"),
         (SHARES | {"gract": 0.3}, [], [measured(4, "mps", 3.0, 1.4)], "^Rewrite first: .* 70%"),
         (
             SHARES,
@@ -211,17 +210,18 @@ class Measurer:
             [measured(4, "mps", 3.0, 1.4, flags="cores_shared;uneven")],
             "share CPUs.*20 %",
         ),
-        (SHARES, [], [measured(4, "mps", 3.0, 1.4)], "^Start it: make recipe ADVICE=.*advice.json"),
+        (SHARES, [], [measured(4, "mps", 3.0, 1.4)], "^Start it:  collocate recipe .*advice.json"),
     ],
 )
 def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, words, found, said):
-    monkeypatch.setattr(command, "Study", Measurer)
-    monkeypatch.setattr(command.table_of, "read", lambda path: None)
+    monkeypatch.setattr("collocate.advise._able", lambda words: None)
+    monkeypatch.setattr("analysis.job_advice.study.Study", Measurer)
+    monkeypatch.setattr(answers.table_of, "read", lambda path: None)
     monkeypatch.setattr(answer, "job_of", lambda record: job(shares=shares))
     monkeypatch.setattr(answer, "measured", lambda *_: found)
-    assert main(["advise-job", "--run", "python train.py", *words]) == 0
+    assert main(["advise", *words, "--", "python", "train.py"]) == 0
     out = capsys.readouterr().out
-    assert re.search(said, out, re.M) and len(out.splitlines()) <= 15, out
+    assert re.search(said, re.sub(r"\n  +", " ", out), re.M), out
     told = json.loads((place / "study" / "advice.json").read_text())
     one = "One at a time" in out or "Undecided" in out
     assert told["jobs"] == 1 if one else told["jobs"] > 1
@@ -230,97 +230,35 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
 # -- what is asked ---------------------------------------------------------------------------------
 
 
-def read(**given) -> Request:
-    plain = {"run": "", "job": "", "model": "", "batch": 1, "size": 224, "directory": "."}
-    plain |= {
-        "steps": "",
-        "slowdown": inf,
-        "memory": inf,
-        "most": 8,
-        "budget": "",
-        "verify": True,
-        "first_step": 0,
-    }
-    return request.read(Namespace(**plain | given))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "RUN=.*JOB=.*MODEL="),
-        (["--run", "python train.py", "--job", "resnet26_toy"], "one of RUN=.*JOB=.*MODEL="),
-        (["--run", "python train.py", "--max", "1"], "MAX=1: .*2 to 48"),
-        (["--run", "python train.py", "--max", "x"], "^MAX: .*'x'"),
-        (["--run", "python train.py", "--batch", "0"], "^BATCH=0: .*1 or more"),
-        (["--model", "resnet18", "--batch", "-4"], "^BATCH=-4: .*1 or more"),
-        (["--run", "python train.py", "--slowdown", "0.5"], "^SLOWDOWN=0.5: "),
-        (["--run", "python train.py", "--memory", "-3"], "^MEMORY=-3: "),
-        (["--run", "python train.py", "--steps", "iter (.d+"], "^RUN: steps: "),
-        (["--run", "python train.py", "--first-step", "1m"], "^FIRST_STEP: .*'1m'"),
-        (["--run", "python train.py", "--budget", "5"], "BUDGET=5: .*90s, 3m"),
-        (["--run", "python train.py", "--budget", "5s"], "BUDGET=5s: allowed: 60s or more"),
-        (["--run", "python train.py", "--directory", "none"], "FOLDER=none: "),
-        (["--run", "python trian.py"], "RUN: 'trian.py' is not in .*'train.py'"),
-        (["--run", "python3 none.py --lr 1"], "RUN: 'none.py' is not in"),
-        (["--run", "./none.sh"], "RUN: .*none.sh' is not in"),
-        (["--run", "no-such-program x"], "RUN: 'no-such-program' is not on PATH"),
-        (["--run", "python 'train.py"], "RUN=.*quotation"),
-        (["--job", "resnet26_tiy"], "JOB: 'resnet26_tiy' .*resnet26_toy"),
-        (["--run", "python train.py", "--config", "study=mine"], "CONFIG: 'study=mine': .*gpu"),
-        (["--run", "python train.py", "--config", "gpu"], "CONFIG: 'gpu': give key=value"),
-    ],
-)
-def test_a_mistake_is_one_line_with_its_variable(place, words, said, capsys):
-    assert main(["advise-job", *words]) == 1
-    shown = capsys.readouterr()
-    assert re.search(said, shown.err) and shown.err.count("\n") == 1 and not shown.out
-    assert not (place / "results").exists()
+def script(*words: str, **more) -> Request:
+    return request.of_script(words, Path.cwd(), **more)
 
 
 def test_the_same_question_has_the_same_study(place):
-    first = read(run="python train.py --lr 0.1")
+    words = ("python", "train.py", "--lr", "0.1")
+    first = script(*words)
     assert re.fullmatch(r"advise-train-\w+", first.study)
-    assert read(run="python  train.py --lr 0.1", budget="1h", slowdown=2).study == first.study
-    others = [{"run": "python train.py --lr 0.2"}, {"run": "python train.py --lr 0.1", "most": 4}]
-    others += [{"job": "resnet26_toy"}, {"model": "resnet18", "batch": 64}]
-    names = [read(**each).study for each in others]
+    assert script(*words, budget_s=3600.0, slowdown=2).study == first.study
+    others = [script(*words[:-1], "0.2"), script(*words, most=4)]
+    others.append(request.of_catalogue("resnet26_toy", Path("config/workloads.yaml")))
+    others.append(request.of_model("resnet18", 64))
+    names = [other.study for other in others]
     assert len({first.study, *names}) == 5
     assert [re.sub(r"-\w+$", "", name) for name in names[2:]] == [
         "advise-resnet26_toy",
         "advise-resnet18_b64",
     ]
-
-
-SHELL = ["cd x && python train.py", "FOO=1 python train.py", "a | b"]
-SHELL += ["python train.py --data ~/x", "python train.py data/*.txt"]
-
-
-@pytest.mark.parametrize("line", SHELL)
-def test_a_line_that_a_shell_understands_goes_to_one(place, line):
-    assert read(run=line).words == ["bash", "-c", line]
+    with pytest.raises(ValueError, match="'resnet26_tiy'.*resnet26_toy"):
+        request.of_catalogue("resnet26_tiy", Path("config/workloads.yaml"))
 
 
 def test_a_program_is_that_of_the_shell(place, monkeypatch):
-    assert read(run="python train.py a~b").words[1:] == ["train.py", "a~b"]
-    assert read(run="python train.py 'a b'").words == [sys.executable, "train.py", "a b"]
+    assert script("python", "train.py", "a b").words == [sys.executable, "train.py", "a b"]
     monkeypatch.setenv("VIRTUAL_ENV", "/theirs")
     (place / "python").write_text("")
     (place / "python").chmod(0o755)
     monkeypatch.setenv("PATH", str(place))
-    assert read(run="python train.py").words == [str(place / "python"), "train.py"]
-
-
-def test_make_passes_a_command_as_it_was_typed_and_no_option_to_the_script(tmp_path):
-    shown = tmp_path / "shown"
-    shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "environment ${JSON-} ${BUDGET-}"\n')
-    shown.chmod(0o755)
-    make = ["make", "-s", f"PYTHON={shown}", "VENV=", "advise", "JSON=1", "BUDGET=60s"]
-    make += ["RUN=python train.py $HOME 'a b'", "STEPS=step (?P<step>\\d+)$"]
-    run = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    *words, environment = run.stdout.splitlines()
-    assert environment.split() == ["environment"]
-    assert words[words.index("--run") + 1] == "python train.py $HOME 'a b'"
-    assert words[words.index("--steps") + 1] == r"step (?P<step>\d+)$"
+    assert script("python", "train.py").words == [str(place / "python"), "train.py"]
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -334,13 +272,14 @@ while True:
     optimizer.step()
     time.sleep(0.01)
 """
-SCRIPT = ["--run", "python train.py", "--directory", ".", "--max", "2", "--budget", "90s"]
+OPTIONS = ["--max-jobs", "2", "--budget", "90s", "--results", "results"]
+SCRIPT = ["--", "python", "train.py"]
 
 
 def start(studio, *words: str) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(
-        [sys.executable, "-m", "analysis", "advise-job", *words],
+        [sys.executable, "-m", "collocate", "advise", *OPTIONS, *words],
         cwd=studio.folder,
         env=studio.environment(),
         start_new_session=True,
@@ -384,14 +323,14 @@ def test_without_a_gpu_one_line_says_how_to_try_it(studio):
     (studio.folder / "train.py").write_text(TRAIN)
     code, out, err = advise(studio, *SCRIPT)
     assert code == 1 and not out and not records(studio)
-    assert re.search(r"made for a GPU.*CONFIG=gpu=cpu", err.splitlines()[-1])
+    assert "--set gpu=cpu" in err and err.count("\n") == 1
 
 
 def test_a_script_is_advised_on_the_cpu(studio, capsys):
     """It fails, is mended, is interrupted, is measured, and then known."""
     pytest.importorskip("torch")
     studio.folder.mkdir()
-    script, words = studio.folder / "train.py", [*SCRIPT, "--config", "gpu=cpu results=results"]
+    script, words = studio.folder / "train.py", ["--set", "gpu=cpu", *SCRIPT]
     script.write_text("raise SystemExit('no data here')")
     code, out, err = advise(studio, *words)
     assert code == 1 and not out and len(records(studio)) == 1
@@ -399,14 +338,14 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
 
     script.write_text(TRAIN)
     code, out, err = interrupted(studio, words)
-    assert code == 1 and not out and len(records(studio)) == 1
-    assert re.fullmatch(r"the job alone \.\.\.\ninterrupted; .*carries on\n", err)
+    assert code == 130 and not out and len(records(studio)) == 1
+    assert re.fullmatch(r"alone \.\.\.\ninterrupted; .*carries on\n", err)
     assert not studio.alive()
 
     code, out, err = advise(studio, *words)
     assert code == 0, err
-    assert len(out.splitlines()) <= 15 and re.search("on CPU.*says nothing about .*GPU", out)
-    assert re.search("^  measured   2 as separate processes: .* STP ", out, re.M)
+    assert re.search("says nothing about .*GPU", out) and max(map(len, out.splitlines())) <= 72
+    assert re.search(r"^  2 separate +\d", out, re.M)
     known = records(studio)
     assert len(known) == 3
     [page] = studio.folder.glob("results/*/results.md")
@@ -416,13 +355,13 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
         assert "steps/s" in text and "as it is" in text
         assert "samples/s" not in text and "paper style" not in text
 
-    code, out, err = advise(studio, *words, "--json")
+    code, out, err = advise(studio, "--json", *words)
     said = json.loads(out)
     assert code == 0 and records(studio) == known
     [file] = studio.folder.glob("results/*/advice.json")
-    assert json.loads(file.read_text()) == said and set(KEYS) <= said.keys()
+    assert json.loads(file.read_text()) == said
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
-    assert not main(["recipe", "--advice", str(file)]) and "on a CPU" in capsys.readouterr().out
+    assert not main(["recipe", str(file)]) and "on a CPU" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -437,8 +376,9 @@ def asked_for_a_gpu(request, module_studio):
     (studio.folder / "config").mkdir()
     catalogue = yaml.safe_dump({"toy": workload(memory_mb=1000, step_s=0.02)})
     (studio.folder / "config" / "workloads.yaml").write_text(catalogue)
-    settings = f"trainer=tests.torchfree source=synthetic data={studio.data}"
-    words = ["--job", "toy", "--budget", "90s", "--slowdown", "1.15", "--config", settings]
+    settings = ("trainer=tests.torchfree", "source=synthetic", f"data={studio.data}")
+    words = ["--workload", "toy", "--max-jobs", "8", "--max-slowdown", "1.15"]
+    words += [word for pair in settings for word in ("--set", pair)]
     return studio, words, start(studio, *words)
 
 
@@ -451,10 +391,10 @@ def test_sets_under_mps_are_predicted_and_measured_within_bounds(begun):
     studio, words, process = begun
     code, out, err = ended(process)
     assert code == 0, err
-    assert re.search("^toy on NVIDIA H200", out) and len(out.splitlines()) <= 15
-    assert re.search(r"alone .*GRACT 0\.50, SMACT 0\.20, DRAMA 0\.10, .* GB, .* J a sample", out)
-    for name in ("separate", "MPS"):
-        assert re.search(rf"STP +{name}( +\d\.\d\d){{7}}   ± \d+% in 9 of 10", out)
+    assert "\ntoy\non NVIDIA H200" in out and max(map(len, out.splitlines())) <= 72
+    assert re.search(r"50% GPU busy.*20% SMs busy.*10% memory busy", out.replace("\n ", ""))
+    for name in ("separate", "under MPS"):
+        assert re.search(rf"^  {name}( +\d\.\d\d){{7}}$", out, re.M)
     [file] = studio.folder.glob("results/*/advice.json")
     said = json.loads(file.read_text())
     predicted = {(each["jobs"], each["method"]): each["stp"] for each in said["predicted"]}
@@ -466,5 +406,5 @@ def test_sets_under_mps_are_predicted_and_measured_within_bounds(begun):
     advised = sets.get((said["jobs"], said["method"]))
     assert advised["slowdown"][0] <= 1.15 if advised else said["jobs"] == 1
     known = records(studio)
-    code, out, err = advise(studio, *words, "--no-verify")
+    code, out, err = advise(studio, *words, "--no-measure")
     assert code == 0 and "Not measured" in out and records(studio) == known, err

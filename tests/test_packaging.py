@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-MAKEFILE = (ROOT / "Makefile").read_text()
+INSTALL = (ROOT / "envs" / "install.sh").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -30,7 +30,7 @@ def test_every_requirement_is_pinned_once_and_nothing_names_a_host():
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
     pins = {name(line): line for line in lines}
     assert len(pins) == len(lines)
-    assert "uv" in pins and "install --quiet -c envs/constraints.txt uv" in MAKEFILE
+    assert "uv" in pins and "install --quiet -c envs/constraints.txt uv" in INSTALL
     extras = PROJECT["optional-dependencies"].values()
     for requirement in [*PROJECT["dependencies"], *(r for extra in extras for r in extra)]:
         assert name(requirement) in pins, requirement

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from analysis.__main__ import main as analysis
 
 from analysis import claims, labels, pages
 from analysis import estimates as table
@@ -17,6 +16,7 @@ from analysis.estimates import INTERVAL, RANGE
 from analysis.pages import belief, contents, render, spelling, tables
 from analysis.quantities import QUANTITIES
 from analysis.rules import read as read_rules
+from collocate.app import main as collocate
 from tests import handmade as numbers
 from tests.handmade import Estimate, rows_of
 from tests.simulator import BUSY_GAINS, Design, Job
@@ -70,7 +70,7 @@ def study(request, simulated, tmp_path_factory) -> Path:
     found = {"gpu": simulated, "cpu": cpu(simulated), "nothing": NOTHING}[request.param]
     folder = written(tmp_path_factory.mktemp("pages") / request.param, found)
     for command in (["figures", "--data-only"], ["pages", "--claims", str(RULES)]):
-        assert analysis([command[0], "--folder", str(folder), *command[1:]]) == 0
+        assert collocate(["step", command[0], "--folder", str(folder), *command[1:]]) == 0
     return folder
 
 

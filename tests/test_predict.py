@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 import yaml
-from analysis.__main__ import main as analysis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import fit, predict
 from analysis.predict import ACTIVITY, NO_GAPS_FROM, Alone, Measured, form, measured
+from collocate.app import main as collocate
 from tests.handmade import frame, number, written
 from tests.studio import REPOSITORY
 
@@ -150,9 +150,9 @@ def test_the_file_that_ships_is_what_its_command_writes(tmp_path, monkeypatch, c
     ships = predict.FILE.read_text("utf-8")
     monkeypatch.setattr(predict, "FILE", tmp_path / "predictor.yaml")
     monkeypatch.chdir(REPOSITORY)
-    command = ships.splitlines()[0].partition("python -m analysis ")[2].split()
+    command = ships.splitlines()[0].partition("collocate ")[2].split()
     assert [REPOSITORY / study for study in command[1:]] == STUDIES
-    assert analysis(command) == 0 and "error_90" in capsys.readouterr().out
+    assert collocate(command) == 0 and "error_90" in capsys.readouterr().out
     made = predict.FILE.read_text("utf-8")
     assert made.splitlines()[0] == ships.splitlines()[0]
     told, made = flat(yaml.safe_load(ships)), flat(yaml.safe_load(made))
@@ -183,6 +183,6 @@ def test_studies_that_are_too_few_to_fit_are_one_line(tmp_path, capsys):
     folder = written(tmp_path / "few", [*rows, number("stp", "2x_a", "mps", value=1.5)])
     before = predict.FILE.read_bytes()
     for study, said in ((folder, "at least two jobs"), (tmp_path / "none", "no results")):
-        assert analysis(["fit", str(study)]) == 1
+        assert collocate(["step", "fit", str(study)]) == 1
         [line] = capsys.readouterr().err.splitlines()
         assert said in line and predict.FILE.read_bytes() == before

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from analysis.__main__ import main
 
 from analysis.recipes import SYSTEMS, Recipe, recipe
+from collocate.app import main
 from tests.studio import REPOSITORY, until
 from workflow.collocation.process_lifetime import lives
 
@@ -316,22 +316,17 @@ ASKED = ["recipe", "--jobs", "2", "--method", "mps"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*ASKED, "--system", "ray", "--run", "x"], "SYSTEM: .*'ray'.*bash.*slurm"),
-        (
-            ["recipe", "--jobs", "2", "--method", "mig", "--run", "x"],
-            "method.*separate.*mps.*'mig'",
-        ),
-        (["recipe", "--jobs", "0", "--method", "mps", "--run", "x"], "jobs.* 1, got 0"),
-        ([*ASKED, "--cores", "-1", "--run", "x"], "cores.* 1, got -1"),
-        ([*ASKED, "--memory-gb", "nan", "--run", "x"], "memory_gb.*finite"),
-        ([*ASKED, "--run", "python 'x"], "RUN=.*quotation"),
-        (ASKED, "run: "),
-        (["recipe", "--run", "x"], "JOBS=4 METHOD=mps"),
-        (["recipe", "--advice", "/none.json"], "/none.json"),
+        ([*ASKED, "--system", "ray", "x"], "--system.*'ray'.*bash.*slurm"),
+        (["recipe", "--jobs", "2", "--method", "mig", "x"], "--method.*'mig'.*separate.*mps"),
+        (["recipe", "--jobs", "49", "--method", "mps", "x"], "jobs.* 48, got 49"),
+        ([*ASKED, "--cores", "-1", "x"], "--cores"),
+        ([*ASKED, "--memory", "nan", "x"], "memory_gb.*finite"),
+        (ASKED, "COMMAND"),
+        (["recipe", "x"], "--jobs and --method"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, words, capsys):
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     said = capsys.readouterr()
     assert re.search(words, said.err) and said.err.count("\n") == 1 and not said.out
 
@@ -366,38 +361,38 @@ ADVICE |= {"cores": 1, "memory_gb": 1.0, "verdict": "Run 2 jobs under MPS."}
 def test_an_advice_edited_by_hand_is_one_line(tmp_path, capsys, text, words):
     file = tmp_path / "advice.json"
     file.write_text(text if isinstance(text, str) else json.dumps(ADVICE | text))
-    assert main(["recipe", "--advice", str(file)]) == 1
+    assert main(["recipe", str(file)]) == 1
     shown = capsys.readouterr()
     assert re.match(f"{re.escape(str(file))}: {words}", shown.err), shown.err
     assert shown.err.count("\n") == 1 and not shown.out
 
 
-def test_make_recipe(tmp_path):
-    words = ["JOBS=2", "METHOD=mps", "CORES=1", f"FOLDER={tmp_path}"]
-    words += ["RUN=python train.py --lr 0.1 --name 'a b'"]
-    text = make("SYSTEM=slurm", *words)
+COMMAND = ["python", "train.py", "--lr", "0.1", "--name", "a b"]
+
+
+def test_a_recipe_of_a_command(tmp_path):
+    words = ["--jobs", "2", "--cores", "1", "--method"]
+    text = typed(tmp_path, "--system", "slurm", *words, "mps", "--", *COMMAND)
     assert "train.py --lr 0.1 --name 'a b' >" in text and f"cd {tmp_path}\n" in text
     assert header(text)["cpus-per-task"] == "2"
-    command = ["python", "train.py", "--lr", "0.1", "--name", "a b"]
-    assert make(*words) == made(run=command, jobs=2, cores=1, folder=str(tmp_path))
-    line = "cd 'a b' && echo \"$HOME\" > x"
-    for method in ("separate", "naive"):
-        text = make("JOBS=2", f"METHOD={method}", f"FOLDER={tmp_path}", f"RUN={line}")
-        given = {"jobs": 2, "method": "separate", "folder": str(tmp_path)}
-        assert text == made(run=["bash", "-c", line], **given)
+    for method in ("mps", "separate"):
+        text = typed(tmp_path, *words, method, "--", *COMMAND)
+        given = {"run": COMMAND, "jobs": 2, "cores": 1, "folder": str(tmp_path)}
+        assert text == made(method=method, **given)
 
 
-def test_make_recipe_of_an_advice_needs_nothing_else(tmp_path):
+def test_a_recipe_of_an_advice_needs_nothing_else(tmp_path):
     file = tmp_path / "advice.json"
     advice = ADVICE | {"folder": str(tmp_path), "jobs": 3, "method": "naive", "memory_gb": 1.5}
     file.write_text(json.dumps(advice))
-    assert make(f"ADVICE={file}") == make(f"ADVICE={file}", "RUN=") == made(**advice)
+    assert typed(tmp_path, str(file)) == made(**advice)
     file.write_text(json.dumps(advice | {"card": "CPU"}))
-    assert "# Advised on a CPU" in make(f"ADVICE={file}")
+    assert "# Advised on a CPU" in typed(tmp_path, str(file))
 
 
-def make(*words: str) -> str:
-    command = ["make", "-s", f"PYTHON={sys.executable}", "VENV=", "recipe", *words]
-    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+def typed(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "collocate", "recipe", *words]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -110,13 +110,13 @@ def estimates(tmp_path_factory):
     (folder / "list").write_text("\n".join(map(str, RESULTS.glob("cells/*/*/*/*/*/run.json"))))
     (folder / "plan.json").write_bytes((RESULTS / "plan.json").read_bytes())
     output = str(folder / "runs.parquet")
-    run("merge", "--study", "ladder", "--output", output, "--list", str(folder / "list"))
-    run("estimate", "--folder", str(folder))
+    run("records", "--study", "ladder", "--output", output, "--list", str(folder / "list"))
+    run("estimates", "--folder", str(folder))
     return {row["id"]: row for row in pq.read_table(folder / "estimates.parquet").to_pylist()}
 
 
 def run(*command):
-    done = warm.run("analysis", *command)
+    done = warm.run("collocate", "step", *command)
     assert done.returncode == 0, done.stderr
 
 

@@ -8,12 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from analysis.__main__ import main as analysis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.records import flags, losses, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
+from collocate.app import main as collocate
 from tests.records import TRAIN_SIZE, merged, record
 from workflow.collocation.record.series import LAG_NS
 
@@ -33,7 +33,9 @@ def merging(output, paths) -> int:
     """Merge these records of the study `records`; the exit code."""
     listed = output.with_suffix(".txt")
     listed.write_text("".join(f"{path}\n" for path in paths))
-    return analysis(["merge", "--study", "records", "--output", str(output), "--list", str(listed)])
+    return collocate(
+        ["step", "records", "--study", "records", "--output", str(output), "--list", str(listed)]
+    )
 
 
 # -- rows -----------------------------------------------------------------------------------------

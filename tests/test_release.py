@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -34,8 +33,8 @@ BOB = ".".join(("bob", "smith"))
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess:
-    """`python -m release ...`"""
-    return warm.run("release", *arguments)
+    """`collocate ...`"""
+    return warm.run("collocate", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +345,8 @@ def lay(folder: Path, replicate: int, machine: str = "", cells=MEASURED_ONCE) ->
 
 
 def merge(source: Path, results: Path, *settings: str) -> subprocess.CompletedProcess:
-    return command("merge", source, "--config", f"results={results}", *settings)
+    options = [word for pair in settings for word in ("--set", pair)]
+    return command("merge", source, "--results", results, *options)
 
 
 def there(folder: Path) -> dict[str, str]:
@@ -365,9 +365,8 @@ def test_two_hosts_that_measured_the_same_replicate_stay_two_and_come_once(tmp_p
     after = there(own)
     assert before.items() < after.items()
     assert any("/r1001/a1/" in name for name in after)
-    shown = [sys.executable, "-m", "workflow.collocation.plan.show", "--config"]
-    settings = ["study=ladder", f"results={results}", "measure=false"]
-    plan = subprocess.run([*shown, *settings], cwd=REPOSITORY, capture_output=True, text=True)
+    settings = ["--set", f"results={results}", "--set", "measure=false"]
+    plan = warm.run("collocate", "plan", "ladder", *settings)
     n = len(MEASURED_ONCE)
     said = rf"(\d+) cells \({n} merged from elsewhere\), {2 * n} measured, (\d+) not\n"
     every, left = map(int, re.search(said, plan.stdout).groups())

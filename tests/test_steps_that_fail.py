@@ -28,7 +28,7 @@ def test_what_a_killed_step_makes_is_made_by_the_next_run(measured, tmp_path):
     run = studio.start()
 
     def killed() -> bool:
-        found = [p for p in run.descendants("analysis") if "estimate" in p.cmdline()]
+        found = [p for p in run.descendants("collocate") if "estimates" in p.cmdline()]
         for process in found[:1]:
             process.kill()
         return bool(found) or run.process.poll() is not None
@@ -46,10 +46,10 @@ def test_what_a_killed_step_makes_is_made_by_the_next_run(measured, tmp_path):
 
 
 def test_older_numbers_are_not_given_in_silence(measured):
-    words = ["explain", "--folder", str(measured.results), f"rate:{CELL}"]
-    asked = [sys.executable, "-m", "analysis", *words]
+    words = ["explain", str(measured.results), f"rate:{CELL}"]
+    asked = [sys.executable, "-m", "collocate", *words]
     run = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True)
-    assert run.returncode == 0 and "1 cells are newer than these numbers" in run.stderr
+    assert run.returncode == 0 and "1 measurements are newer than these numbers" in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
 

@@ -34,7 +34,12 @@ MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
 MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
 MODULES += ["analysis.pages.render", "analysis.figures"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs"]
-MODULES += ["workflow.collocation.plan.show", "workflow.collocation.run.cell", "tests.fakes.driver"]
+MODULES += [
+    "collocate.app",
+    "workflow.collocation.plan.show",
+    "workflow.collocation.run.cell",
+    "tests.fakes.driver",
+]
 ASKING = threading.Lock()
 
 
