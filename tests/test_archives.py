@@ -1,4 +1,4 @@
-"""Archives that `collocate merge` must not open: each is one line, and nothing is written anywhere."""
+"""Archives that `collocate merge` must not open: each is one line, and nothing is written."""
 
 import bz2
 import gzip

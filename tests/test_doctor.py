@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from collocate.app import main as collocate
 from tests.fakes import machine
 from workflow.collocation import gpu
 from workflow.collocation.gpu.lock import device_lock
@@ -46,16 +47,15 @@ def test_a_machine_without_a_card_can_do_the_small_study(here, capsys, broken):
     """What measuring cannot do without fails, and a study that runs is not disturbed."""
     if broken:
         (here / "results").write_text("no folder")
-    assert collocate(["doctor", "--set", "gpu=cpu", "--results", str(here / "results")]) == broken
+    words = ["doctor", "--set", "gpu=cpu", "--results", str(here / "results")]
+    assert collocate(words) == broken
     found = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
     assert tuple(found) == CHECKS and "only the study 'smoke'" in found["gpu"]
     assert found["results"].startswith(FAIL if broken else OK)
     if not broken:
         assert not list(here.glob("results/*"))
         with device_lock("cpu", {"study": "other"}, print):
-            assert (
-                collocate(["doctor", "--set", "gpu=cpu", "--results", str(here / "results")]) == 0
-            )
+            assert collocate(words) == 0
         assert "not tried: cpu is in use by study other" in capsys.readouterr().out
 
 

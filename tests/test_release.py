@@ -472,7 +472,7 @@ class Merged:
     def __init__(self, finished, folder):
         del finished
         source, self.changed = lay(folder / "other", 1, cells=MEASURED_ONCE[:2]), folder / "results"
-        self.arguments = ["merge", source, "--config", f"results={self.changed}", "study=ladder"]
+        self.arguments = ["merge", source, "--results", self.changed, "--study", "ladder"]
 
     def right(self) -> bool:
         return len(manifest.attempts(there(self.changed / "ladder"))) == 2
@@ -480,7 +480,7 @@ class Merged:
 
 def faulty(tried, **fault) -> subprocess.CompletedProcess:
     fault = json.dumps({"folder": str(tried.changed)} | fault)
-    return warm.run("tests.faulty", fault, "release", *tried.arguments)
+    return warm.run("tests.faulty", fault, "collocate", *tried.arguments)
 
 
 @pytest.mark.parametrize(("kind", "step"), [(Sealed, 1), (Packed, 1), (Merged, 9)])
