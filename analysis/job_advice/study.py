@@ -18,8 +18,7 @@ from analysis.choose import way
 from analysis.job_advice.request import Request
 from workflow.collocation import ROOT
 from workflow.collocation.record import run_json
-from workflow.collocation.record.run_json import Record
-from workflow.collocation.run.progress import LIVE
+from workflow.collocation.record.run_json import LIVE, Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
 
 ALONE_S = 12.0  # seconds of the job alone

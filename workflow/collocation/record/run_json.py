@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 
+LIVE = "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
 FAULTS = ("failed", "timed_out")  # tried again, a few times

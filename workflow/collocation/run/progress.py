@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from workflow.collocation.record.run_json import Record
+from workflow.collocation.record.run_json import LIVE, Record
 
 REFRESH_S = 1.0
 LONGEST = 200  # characters of what is said on stderr; the log has it all
@@ -15,7 +15,6 @@ CLEAR = "\r\x1b[K"
 # What a cell does in each phase.
 NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
 NOW["stop"] = "stopping"
-LIVE = "now"  # file beside the log: what the cell does, for a command that shows it elsewhere
 
 
 class Display:
