@@ -60,9 +60,9 @@ def artifact(study: Path, output: Path) -> int:
     """Write one archive of a sealed study and the code, or say why not; the exit code."""
     study = study.resolve()
     if not (study / MANIFEST).exists():
-        sys.exit(manifest.unsealed(study))
+        raise ValueError(manifest.unsealed(study))
     if verify.tell(study, verify.verified(study)):
-        sys.exit(f"{study.name} does not verify; no archive was made")
+        raise ValueError(f"{study.name} does not verify; no archive was made")
     files = {name: (ROOT / name).read_bytes() for name in _code()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):
         files[f"results/{study.name}/{name}"] = (study / name).read_bytes()
@@ -73,7 +73,7 @@ def artifact(study: Path, output: Path) -> int:
             Path(scratch, name).parent.mkdir(parents=True, exist_ok=True)
             Path(scratch, name).write_bytes(content)
         if found := list(private.Detector().search(Path(scratch), sorted(files))):
-            sys.exit("\n".join([*found, "no archive was made"]))
+            raise ValueError("\n".join([*found, "no archive was made"]))
         digests = {name: manifest.sha256(Path(scratch, name)) for name in files}
     files[MANIFEST] = manifest.text(digests).encode()
     _pack(output, f"gpu-collocation-study-{study.name}", files)
@@ -85,7 +85,7 @@ def _code() -> list[str]:
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
-        sys.exit(f"no archive is made but in a clone: {done.stderr.strip()}")
+        raise ValueError(f"no archive is made but in a clone: {done.stderr.strip()}")
     listed = done.stdout.split("\0")
     return sorted(n for n in listed if not n.startswith("results/") and (ROOT / n).is_file())
 

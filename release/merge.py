@@ -29,13 +29,11 @@ from workflow.collocation.spec.load import read_values
 
 
 def merge(source: Path, config: Sequence[str]) -> int:
-    """Merge, or say why not; the exit code."""
+    """Merge; gives the exit code. Raises ValueError with one line where nothing can be merged."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            values = read_values(config) | {
-                "gpu": "cpu",
-                "measure": True,
-            }  # nothing is; all planned
+            # Nothing is measured; everything is planned.
+            values = read_values(config) | {"gpu": "cpu", "measure": True}
             if not source.exists():
                 raise ValueError("no such file or folder")
             folder = _unpacked(source, Path(scratch)) if source.is_file() else source
@@ -54,7 +52,7 @@ def merge(source: Path, config: Sequence[str]) -> int:
                 came, known, said = _into(session, folder, found)
         except Exception as error:  # whatever it holds, it is named
             why = one_line(error) or type(error).__name__
-            sys.exit(f"nothing more is merged from {printable(source)}: {why}")
+            raise ValueError(f"nothing more is merged from {printable(source)}: {why}") from None
     for sentence in said:
         print(printable(sentence), file=sys.stderr)
     print(f"{session.folder}: {came} attempts merged, {known} were there already")

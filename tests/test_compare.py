@@ -46,7 +46,7 @@ B = [
 def test_what_both_have_stands_condition_by_condition_and_what_differs_first(tmp_path, capsys):
     a, b, output = written(tmp_path / "a", A), written(tmp_path / "b|x", B), tmp_path / "out"
     assert collocate(["compare", str(a), str(b), "--output", str(output)]) == 0
-    said = capsys.readouterr().out.splitlines()
+    said = [" ".join(capsys.readouterr().out.split())]
     assert said[0] == (
         "4 numbers in both: 1 apart, 1 no spread, 2 overlap; 2 verdicts: 1 differs, 1 same"
     )

@@ -151,7 +151,7 @@ def test_the_file_that_ships_is_what_its_command_writes(tmp_path, monkeypatch, c
     monkeypatch.setattr(predict, "FILE", tmp_path / "predictor.yaml")
     monkeypatch.chdir(REPOSITORY)
     command = ships.splitlines()[0].partition("collocate ")[2].split()
-    assert [REPOSITORY / study for study in command[1:]] == STUDIES
+    assert [REPOSITORY / study for study in command[2:]] == STUDIES
     assert collocate(command) == 0 and "error_90" in capsys.readouterr().out
     made = predict.FILE.read_text("utf-8")
     assert made.splitlines()[0] == ships.splitlines()[0]

@@ -52,7 +52,7 @@ def _rows(advice: Mapping, narrow: bool = False) -> Rows:
     rate, memory = labels.number(alone["rate"]), _number(alone["memory_gb"])
     rows.append(["one alone", rate, "", "", memory, _number(alone["joules"])])
     if alone["beside_rate"]:
-        rows.append(["alone, in turns", labels.number(alone["beside_rate"]), *4 * [""]])
+        rows.append(["one, in turns", labels.number(alone["beside_rate"]), *4 * [""]])
     for each in advice["measured"]:
         slowdown = _number(each["slowdown"][0]) if narrow else _span(each["slowdown"])
         numbers = [labels.number(each["rate"][0]), _span(each["stp"]), slowdown]
