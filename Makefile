@@ -52,7 +52,9 @@ RESULTS = $(patsubst results=%,%,$(or $(filter results=%,$(CONFIG)),results=resu
 MANY = $(GPUS:all=1000)
 $(if $(filter command,$(origin GPUS)),$(if $(shell test '$(MANY)' -ge 1 2> /dev/null && echo 1),,$(error GPUS=$(GPUS): allowed: all, 1 or more)))
 BESIDE = $(if $(GPUS),--cores all --resources gpu=$(MANY))
-QUIET = $(PY) -m workflow.collocation.plan.terminal
+# By this it ends with make, whatever ended that.
+TIED = COLLOCATION_PARENT=$$PPID exec $(PY)
+QUIET = $(TIED) -m workflow.collocation.plan.terminal
 SNAKEMAKE = $(QUIET) snakemake
 
 .DEFAULT_GOAL := help
@@ -77,22 +79,22 @@ report: $(BASE)
 OUT ?= results/compare/$(notdir $(patsubst %/,%,$(A)))-$(notdir $(patsubst %/,%,$(B)))
 compare: $(BASE)
 	@$(if $(and $(A),$(B)),,echo "make compare A=results/x B=results/y" >&2; exit 2)
-	@$(PY) -m analysis compare $(A) $(B) --output $(OUT)
+	@$(TIED) -m analysis compare $(A) $(B) --output $(OUT)
 
 verify: $(BASE)
-	@$(PY) -m release verify $(if $(filter-out auto,$(STUDY)),$(RESULTS)/$(STUDY))
+	@$(TIED) -m release verify $(if $(filter-out auto,$(STUDY)),$(RESULTS)/$(STUDY))
 
 merge: $(BASE)
 	@$(if $(FROM),,echo "make merge FROM=FOLDER_OR_BUNDLE" >&2; exit 2)
-	@$(PY) -m release merge $(FROM) --config $(SETTINGS)
+	@$(TIED) -m release merge $(FROM) --config $(SETTINGS)
 
 seal: $(BASE)
 	@$(call named)
-	@$(PY) -m release seal $(RESULTS)/$(STUDY)
+	@$(TIED) -m release seal $(RESULTS)/$(STUDY)
 
 readme: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis pages --readme --folder $(RESULTS)/$(STUDY)
+	@$(TIED) -m analysis pages --readme --folder $(RESULTS)/$(STUDY)
 
 # RUN and STEPS reach the program as they were given, whatever quotes and dollars are in them; the
 # others, which make would export, are no part of a script's environment.
@@ -103,27 +105,27 @@ unexport STUDY GPUS CONFIG FOLDER STEPS FIRST_STEP JOB MODEL BATCH SIZE SLOWDOWN
 ifeq ($(STUDY),auto)
 advise: $(TRAIN)
 	$(foreach v,VERIFY JSON,$(if $(filter-out 0 1,$($v)),$(error $v=$($v): allowed: 0, 1)))
-	@$(PY) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(filter 1,$(JSON)),--json)
+	@$(TIED) -m analysis advise-job $(if $(RUN),--run "$$RUN") $(if $(JOB),--job $(JOB)) $(if $(MODEL),--model $(MODEL)) $(if $(BATCH),--batch $(BATCH)) $(if $(SIZE),--size $(SIZE)) $(if $(FOLDER),--directory '$(FOLDER)') $(if $(STEPS),--steps '$(STEPS)') $(if $(FIRST_STEP),--first-step $(FIRST_STEP)) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(MAX),--max $(MAX)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter 0,$(VERIFY)),--no-verify) $(if $(CONFIG),--config '$(CONFIG)') $(if $(filter 1,$(JSON)),--json)
 else
 advise: $(BASE)
 	$(foreach v,RUN MODEL BATCH SIZE FOLDER STEPS FIRST_STEP MAX BUDGET VERIFY JSON,$(if $($v),$(if $(filter environment,$(origin $v)),,$(error $v: not with STUDY=$(STUDY), whose jobs were measured; allowed: JOB SLOWDOWN MEMORY))))
-	@$(PY) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
+	@$(TIED) -m analysis advise --folder $(RESULTS)/$(STUDY) $(if $(SLOWDOWN),--slowdown $(SLOWDOWN)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(JOB),--job $(JOB))
 endif
 
 explain: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis explain '$(ID)' --folder $(RESULTS)/$(STUDY)
+	@$(TIED) -m analysis explain '$(ID)' --folder $(RESULTS)/$(STUDY)
 
 recipe: $(BASE)
-	@$(PY) -m analysis recipe $(if $(SYSTEM),--system '$(SYSTEM)') $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') $(if $(RUN),--run "$$RUN")
+	@$(TIED) -m analysis recipe $(if $(SYSTEM),--system '$(SYSTEM)') $(if $(ADVICE),--advice '$(ADVICE)') $(if $(JOBS),--jobs $(JOBS)) $(if $(METHOD),--method $(METHOD)) $(if $(CORES),--cores $(CORES)) $(if $(FOLDER),--folder '$(FOLDER)') $(if $(RUN),--run "$$RUN")
 
 artifact: $(BASE)
 	@$(call named)
-	@$(PY) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.xz,$(OUT))
+	@$(TIED) -m release $@ $(RESULTS)/$(STUDY) --output $(if $(filter file,$(origin OUT)),build/$(STUDY)-$@.tar.xz,$(OUT))
 
 export: $(BASE)
 	@$(call named)
-	@$(PY) -m analysis export --folder $(RESULTS)/$(STUDY) --to '$(TO)'
+	@$(TIED) -m analysis export --folder $(RESULTS)/$(STUDY) --to '$(TO)'
 
 named = $(if $(filter auto,$(STUDY)),echo "make $@ STUDY=NAME$(if $(filter explain,$@), ID=... (an id of the study's estimates.csv))" >&2; exit 2)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from analysis.files import printable
+from workflow.collocation.process_lifetime import end_with_starter
 from workflow.collocation.spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,5 +125,6 @@ def _newer(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, and who draws for it, wordlessly
     sys.exit(main())

@@ -5,6 +5,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from workflow.collocation.process_lifetime import end_with_starter
+
 MODULES = {"verify": "verify", "seal": "bundle", "artifact": "bundle", "merge": "merge"}
 
 
@@ -39,4 +41,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     sys.exit(main())

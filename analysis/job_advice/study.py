@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -16,6 +17,7 @@ import yaml
 from analysis.choose import way
 from analysis.job_advice.request import Request
 from workflow.collocation import ROOT
+from workflow.collocation.process_lifetime import ENDING, end_with_parent
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
@@ -31,7 +33,6 @@ SIZES = {
     "imagenet": {"train": 512, "validation": 128},
 }
 POLL_S = 0.5
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -130,7 +131,8 @@ class Study:
         before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
         with log.open("w") as said:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(command, **pipes, process_group=0)
+            end = partial(end_with_parent, os.getpid())
+            process = subprocess.Popen(command, **pipes, process_group=0, preexec_fn=end)
         try:
             while process.poll() is None:
                 if live:

@@ -2,21 +2,26 @@
 
 import ctypes
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ask a process to end
+# Ask a process to end.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when that one ends, or the thread that started this.
+    """Have the kernel signal this process when that one ends, or the thread that started this; 0
+    takes that back.
 
     Forked children do not inherit the request: each calls this itself, also between fork and exec,
     for nothing is imported here any more.
@@ -24,6 +29,31 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # gone before the call
         os._exit(1)
+
+
+def end_with_starter() -> None:
+    """End with who started this, where that said its PID, as our Makefile and rules do."""
+    parent = int(os.environ.pop("COLLOCATION_PARENT", 0))
+    if parent:
+        end_with_parent(parent)
+        if psutil.Process(parent).name() in ("make", "gmake"):
+            threading.Thread(target=_end_with_make, args=[parent], daemon=True).start()
+
+
+def _end_with_make(pid: int) -> None:
+    """After SIGHUP or SIGQUIT, make waits for what it started, and hands neither on; all that can
+    be seen is that it does not catch that signal any more.
+    """
+
+    def caught() -> int:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        mask = int(re.search(r"^SigCgt:\s*(\w+)", status, re.M)[1], 16)
+        return mask & (1 << signal.SIGHUP - 1 | 1 << signal.SIGQUIT - 1)
+
+    before = caught()
+    while caught() == before:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def lives(process: psutil.Process) -> bool:
@@ -56,6 +86,15 @@ def trees(pids: Iterable[int]) -> list[psutil.Process]:
             process = psutil.Process(pid)
             found += [process, *process.children(recursive=True)]
     return found
+
+
+def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process, all that descend from it, and its process group."""
+    for process in trees([pid]):
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
 
 
 @contextmanager
