@@ -33,7 +33,7 @@ install: $(call installed,train)
 	  *) echo 'installed in $(BIN), which is not on PATH: export PATH="$(BIN):$$PATH"';; esac
 
 study: $(call installed,train)
-	@$(PY) -m collocate study -- "$$STUDY"
+	@COLLOCATION_PARENT=$$PPID exec $(PY) -m collocate study -- "$$STUDY"
 
 test: lint
 	@$(PY) -m compileall -q $(OURS)

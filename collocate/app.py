@@ -50,6 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: the words after `collocate`; those of this process if None. What a person typed
     wrong is one line on stderr and code 2; what failed is one line and code 1.
     """
+    if "COLLOCATION_PARENT" in os.environ:
+        from workflow.collocation.process_lifetime import end_with_starter
+
+        end_with_starter()
     for name in COMMANDS:
         import_module(f"collocate.{name}")  # adds its command to `app`
     try:

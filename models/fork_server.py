@@ -10,9 +10,9 @@ In:  [spec, ...], the members of one process, with a descriptor for each one's s
      live, if there is any: the lock of the device.
 What becomes of members is told on their sockets: see models/protocol.py.
 
-The members of a connection are killed at its end. The server dies with the process that made its
-socket, members die with the server. It never touches CUDA or NVML: a CUDA context does not survive
-a fork.
+The members of a connection are killed at its end, and all with the process that made the socket;
+so are those that members started, in sessions of their own, too. The server never touches CUDA or
+NVML: a CUDA context does not survive a fork.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import importlib
 import json
 import os
 import resource
-import signal
 import socket
 import struct
 import sys
@@ -35,7 +34,7 @@ from select import select
 from types import ModuleType
 
 from models.protocol import Channel, to_line
-from workflow.collocation.process_lifetime import end_with_parent
+from workflow.collocation.process_lifetime import end_with_parent, kill_all
 
 MOST_FDS = 64  # more than members that one process may have
 
@@ -48,24 +47,26 @@ class Process:
     conductor: socket.socket
     channels: dict[int, int]
 
-    def kill(self) -> None:
-        """The process and those that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
 
 class ForkServer:
-    """Serves all conductors that connect to `listener`."""
+    """Serves all conductors that connect to `listener`, which its owner has made."""
 
     def __init__(self, listener: socket.socket, trainer: ModuleType):
         self.listener, self.trainer = listener, trainer
+        self.owner = os.pidfd_open(peer(listener)[0])  # readable once that has ended
+        end_with_parent(os.getppid(), 0)  # from now on others have to end first
         self.conductors: set[socket.socket] = set()
         self.processes: dict[int, Process] = {}  # by pidfd, which is readable once it has ended
 
     def serve(self) -> None:
         hello = json.dumps({"pid": os.getpid(), "t": time.monotonic()}).encode()
+        sources = [self.listener, self.owner]
         while True:
-            readable, _, _ = select([self.listener, *self.conductors, *self.processes], [], [])
+            readable, _, _ = select([*sources, *self.conductors, *self.processes], [], [])
+            if self.owner in readable:
+                for process in self.processes.values():
+                    kill_all(process.pid)
+                return
             for ended in self.processes.keys() & set(readable):
                 self.reap(ended)
             for conductor in self.conductors & set(readable):
@@ -99,7 +100,7 @@ class ForkServer:
                 os.close(fd)
         for process in self.processes.values():  # one that has just ended is in here no more
             if process.conductor is conductor:
-                process.kill()
+                kill_all(process.pid)
         self.conductors.discard(conductor)
         conductor.close()
 
@@ -121,7 +122,7 @@ class ForkServer:
         """Tell how members ended; a conductor that reads nothing must not hold up the others."""
         process = self.processes.pop(pidfd)
         os.close(pidfd)
-        process.kill()  # workers that it left. Until the wait below nobody else can have this pid
+        kill_all(process.pid)  # workers that it left; until the wait below the PID is no other's
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
         how = {"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
         for member, fd in process.channels.items():

@@ -26,6 +26,7 @@ from analysis.reported import REPORTED
 from analysis.rules import CLAIMS
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
+from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.spec.errors import ConfigError
 
 PROCESSES = 2  # as many as a small machine has cores
@@ -189,7 +190,7 @@ def verify(studies: Sequence[Path], results: Path) -> int:
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in {results} has a {MANIFEST}\n")
         return 2
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with ProcessPoolExecutor(PROCESSES, None, end_with_parent, (os.getpid(),)) as pool:
         told = zip(studies, pool.map(verified, studies), strict=True)
         wrong = sum(tell(study, lines) for study, lines in told)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -17,6 +18,7 @@ import yaml
 from analysis.choose import way
 from analysis.job_advice.request import Request
 from workflow.collocation import ROOT
+from workflow.collocation.process_lifetime import ENDING, end_with_parent
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import LIVE, Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
@@ -32,7 +34,6 @@ SIZES = {
     "imagenet": {"train": 512, "validation": 128},
 }
 POLL_S = 0.5
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -140,7 +141,9 @@ class Study:
         with log.open("w") as said:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
             environment = os.environ | {"PYTHONPATH": path}
-            process = subprocess.Popen(command, **pipes, env=environment, process_group=0)
+            end = partial(end_with_parent, os.getpid())
+            pipes |= {"process_group": 0, "preexec_fn": end}
+            process = subprocess.Popen(command, **pipes, env=environment)
         try:
             while process.poll() is None:
                 self.progress(what, self._now())

@@ -9,14 +9,16 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ask a process to end
+# Ask a process to end.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when that one ends, or the thread that started this.
+    """Have the kernel signal this process when that one ends, or the thread that started this; 0
+    takes that back.
 
     Forked children do not inherit the request: each calls this itself, also between fork and exec,
     for nothing is imported here any more.
@@ -24,6 +26,12 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # gone before the call
         os._exit(1)
+
+
+def end_with_starter() -> None:
+    """End with who started this, where that left its PID, as our Makefile and rules do."""
+    if parent := int(os.environ.pop("COLLOCATION_PARENT", 0)):
+        end_with_parent(parent)
 
 
 def lives(process: psutil.Process) -> bool:
@@ -56,6 +64,15 @@ def trees(pids: Iterable[int]) -> list[psutil.Process]:
             process = psutil.Process(pid)
             found += [process, *process.children(recursive=True)]
     return found
+
+
+def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process, all that descend from it, and its process group."""
+    for process in trees([pid]):
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
 
 
 @contextmanager

@@ -32,11 +32,12 @@ TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
 def set_environment() -> None:
-    """What jobs inherit: this Python, this repository to import from."""
+    """What jobs inherit: this Python, this repository to import from, with whom they end."""
     path = [str(ROOT), os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
     os.environ["PYTHON"] = sys.executable
+    os.environ["COLLOCATION_PARENT"] = str(os.getpid())
 
 
 def obstacle(session: Session) -> str:

@@ -11,6 +11,8 @@ import runpy
 import signal
 import sys
 
+from workflow.collocation.process_lifetime import end_with_starter
+
 INTERRUPTED = "interrupted; the same command carries on"
 # Snakemake on a job that has failed: our commands, which end with these, have said why.
 TOLD = re.compile(
@@ -60,6 +62,7 @@ def _end(kind, error, trace) -> None:
 
 def main() -> None:
     """Run the module that the first argument names."""
+    end_with_starter()
     sys.excepthook = _end
     del sys.argv[0]
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.process_lifetime import MEMBERS
+from workflow.collocation.process_lifetime import MEMBERS, kill_all
 from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.spec.variables import APART
@@ -233,8 +233,7 @@ def _seen_to_end(member: Tracked) -> bool:
 
 
 def _kill_group(member: Tracked, number: int = signal.SIGKILL) -> None:
-    """Signal the member and whatever else is in its process group, unless the PID is another's."""
+    """Signal the member and whatever it started, unless the PID is another's."""
     process = member.process
     if process is not None and (process.is_running() or not psutil.pid_exists(process.pid)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        kill_all(process.pid, number)

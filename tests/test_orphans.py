@@ -1,0 +1,213 @@
+"""Who ends a command, whatever the signal, ends all that it started: processes, daemons, locks."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.studio import PATIENCE, REPOSITORY, Running, Studio, alone, study, until, workload
+
+GONE_S = 60  # on an idle machine it takes a few seconds
+SNAKEMAKE = ["snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--cores", "1"]
+# Its own session, and no child of the shell's any more: as torchrun and others have their workers.
+SCRIPT = f"true; setsid --wait {sys.executable} train.py"
+TRAIN = """
+import os, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+print(os.getpid(), file=open("pids", "a"))
+while True:
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+COLLOCATE = [sys.executable, "-m", "collocate"]
+
+
+def options(studio: Studio) -> list[str]:
+    return [word for pair in studio.config(study=None) for word in ("--set", pair)]
+
+
+# Command → its words.
+COMMANDS = {
+    "study": lambda s: [*COLLOCATE, "study", "drill", "--no-draw", *options(s)],
+    "snakemake": lambda s: [sys.executable, "-m", *SNAKEMAKE, "--config", *s.config()],
+    "advise": lambda s: [
+        *[*COLLOCATE, "advise", "--set", "gpu=cpu", "--results", "results"],
+        *["--", "bash", "-c", SCRIPT],
+    ],
+    "figures": lambda s: [*COLLOCATE, "figures", "drill", *options(s)],
+    "merge": lambda s: [*COLLOCATE, "merge", "elsewhere", "--study", "drill", *options(s)],
+}
+
+
+def pids(studio: Studio) -> set[int]:
+    """Scripts' own; their environment has no mark."""
+    with contextlib.suppress(OSError):
+        return {*map(int, (studio.folder / "pids").read_text().split())}
+    return set()
+
+
+def left(studio: Studio) -> list[psutil.Process]:
+    found = studio.alive()
+    for pid in pids(studio):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "train.py" in (process := psutil.Process(pid)).cmdline():
+                found.append(process)
+    return found
+
+
+def held(studio: Studio) -> list[Path]:
+    """Locks that somebody has."""
+    found = []
+    for path in [*studio.locks.glob("*.lock"), *studio.folder.glob("results/*/.lock")]:
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(path)
+    return found
+
+
+@contextlib.contextmanager
+def started(studio: Studio, command: str, **environment: str):
+    log = studio.folder / f"{command}.txt"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            COMMANDS[command](studio),
+            cwd=studio.folder,
+            env=studio.environment(**environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    running = Running(process, log)
+    try:
+        yield running
+        # While it cleans up it may look for who waits: a zombie parent is a parent still.
+        until(lambda: process.poll() is not None, lambda: f"goes on: {running.output}", GONE_S)
+        until(
+            lambda: not left(studio) and not held(studio),
+            lambda: f"{[p.cmdline() for p in left(studio)]} {held(studio)} {running.output}",
+            GONE_S,
+        )
+    finally:
+        for process in left(studio):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        running.process.wait(PATIENCE)
+
+
+def reaches(running: Running, done) -> None:
+    until(lambda: done() or running.process.poll() is not None, lambda: running.output)
+    assert running.process.poll() is None, running.output
+
+
+def send(running: Running, to: str, name: str) -> None:
+    (os.killpg if to == "group" else os.kill)(running.process.pid, signal.Signals[name])
+
+
+@pytest.fixture(scope="module")
+def measuring(module_studio):
+    """Cells under MPS on a GPU that is not there."""
+    made = module_studio().with_card()
+    ladders = [{"workloads": ["plain"], "counts": {2: ["mps"]}}]
+    long = {"kind": "window", "window_s": 600}
+    return made.write(
+        {"plain": workload()}, drill=study(ladders=ladders, measure=long, replicates=2)
+    )
+
+
+CELLS = [
+    ("study", "process", "SIGKILL"),
+    ("study", "process", "SIGQUIT"),
+    ("study", "process", "SIGHUP"),
+    ("study", "group", "SIGHUP"),
+    ("snakemake", "process", "SIGKILL"),
+    ("snakemake", "process", "SIGQUIT"),
+]
+
+
+@pytest.mark.parametrize(("command", "to", "name"), CELLS)
+def test_cells_leave_nothing(measuring, command, to, name):
+    logs = lambda: measuring.results.glob("cells/*/*/*/*/*/log/conductor.log")  # noqa: E731
+    began = time.time_ns()
+    with started(measuring, command) as running:
+        reaches(
+            running,
+            lambda: any(
+                path.stat().st_mtime_ns > began and "started:" in path.read_text()
+                for path in logs()
+            ),
+        )
+        send(running, to, name)
+    assert not list(measuring.folder.glob("mps-*"))
+
+
+@pytest.fixture(scope="module")
+def asking(module_studio):
+    pytest.importorskip("torch")
+    made = module_studio()
+    made.folder.mkdir()
+    (made.folder / "train.py").write_text(TRAIN)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("command", "to", "name"),
+    [
+        ("advise", "process", "SIGKILL"),
+        ("advise", "process", "SIGQUIT"),
+        ("advise", "process", "SIGHUP"),
+        ("advise", "group", "SIGKILL"),
+    ],
+)
+def test_advise_leaves_nothing(asking, command, to, name):
+    before = pids(asking)
+    with started(asking, command) as running:
+        reaches(running, lambda: pids(asking) > before)
+        send(running, to, name)
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGQUIT"])
+def test_a_cell_that_is_killed_ends_its_script_with_all_of_it(asking, name):
+    before = pids(asking)
+    with started(asking, "advise") as running:
+        reaches(running, lambda: pids(asking) > before)
+        running.find("workflow.collocation.run.cell").send_signal(signal.Signals[name])
+
+
+@pytest.fixture(scope="module")
+def measured(module_studio):
+    made = module_studio()
+    made.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    assert made.measure().code == 0
+    return made
+
+
+@pytest.mark.parametrize(
+    ("command", "to", "name"),
+    [
+        ("figures", "process", "SIGKILL"),
+        ("figures", "group", "SIGQUIT"),
+        ("merge", "process", "SIGKILL"),
+    ],
+)
+def test_drawing_and_merging_leave_nothing(measured, tmp_path, command, to, name):
+    studio = measured.copy(tmp_path / "copy")
+    elsewhere = studio.folder / "elsewhere" / "results" / "drill"
+    elsewhere.mkdir(parents=True)
+    with started(studio, command) as running:
+        # The command has become Snakemake, or works in its own process.
+        busy = {"figures": lambda: running.descendants("collocate"), "merge": lambda: True}
+        reaches(running, busy[command])
+        send(running, to, name)
