@@ -109,8 +109,10 @@ class Answer:
             parts += [f"{memory:.1f} GB"] if memory else []
             parts += [f"{each.joules:.3g} J a {asked.unit[:-1]}"] if each.joules else []
             lines.append(f"  measured   {each.option.named}: {', '.join(parts)}")
-        if told := flags.split(flags.union(each.stp.flags for each in self.found)):
-            lines.append(f"  beware     {'; '.join(map(flags.meaning, told))}")
+        together = flags.split(flags.union(each.stp.flags for each in self.found))
+        for what, flagged in (("alone", job.flags), ("together", together)):
+            if flagged:
+                lines.append(f"  beware     {what}: {'; '.join(map(flags.meaning, flagged))}")
         lines.append(self.verdict())
         gract = job.shares.get("gract")
         if gract is not None and gract < answer.WAITS:
@@ -152,6 +154,7 @@ class Answer:
         told = expected if not advised else advised.option if advised.decided else None
         bounds = {"slowdown": asked.slowdown, "memory_gb": asked.memory_gb}
         alone = {"rate": job.rate, "unit": f"{asked.unit}/s", **job.shares, "cores": job.cores}
+        alone["flags"] = [*job.flags]
         return {
             "run": asked.words,
             "folder": asked.directory,

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -147,13 +146,14 @@ def halves_differ(
     return bool(min(halves) < (1 - HALVES) * max(halves))
 
 
-def flags(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> list[str]:
+def flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
     """Of a member's steps in a window: that it stood still, else that its halves differ, or none.
 
     slices: the rates in those that the window consists of, if it does.
     """
-    checks = (check for check in (stalled, halves_differ) if check(window, end_ns, slices))
-    return [check.__name__ for check in islice(checks, 1)]
+    if stalled(window, end_ns, slices):
+        return "stalled"
+    return "halves_differ" if halves_differ(window, end_ns, slices) else None
 
 
 def ceased(
