@@ -107,6 +107,8 @@ def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = 
     """Shares of a window between one step end of a member and the next, the last one at its end.
     Of slices, whose rates are given, by those without any step.
     """
+    if window.name == COMPLETION:  # where it waits for others
+        return np.zeros(1)
     if slices is not None:
         edges = np.array([-1, *np.flatnonzero(slices), len(slices)])
         return (np.diff(edges) - 1) / len(slices)
@@ -117,8 +119,6 @@ def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = 
 
 def stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
     """Whether a member stood still for a part of the window that its rate may not tell of."""
-    if window.name == COMPLETION:  # where it waits for others
-        return False
     *others, longest = np.sort(pauses(window, end_ns, slices))
     if slices is not None:
         return bool(longest > 0)
@@ -130,7 +130,7 @@ def halves_differ(
     window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None
 ) -> bool:
     """Whether a member made over HALVES less in one half of a window than in the other, between its
-    first and its last step end there.
+    first and its last step end there, and so lost STALL_S.
     """
     if window.name == COMPLETION:
         return False
@@ -143,7 +143,8 @@ def halves_differ(
             return False
         first = np.interp((inside[0] + inside[-1]) / 2, inside, np.arange(len(inside)))
         halves = first, len(inside) - 1 - first
-    return bool(min(halves) < (1 - HALVES) * max(halves))
+    lost = 1 - min(halves) / max(*halves, 1e-9)
+    return bool(max(halves) > 0 and lost > max(HALVES, STALL_S / (window.seconds / 2)))
 
 
 def flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
@@ -170,7 +171,7 @@ def ceased(
         if name in lone:
             alone[workload[member]] = max(alone[workload[member]], *shares[:-1], 0.0)
     for (member, name), shares in paused.items():
-        if name != COMPLETION and shares[-1] >= 0.5 and shares[-1] > alone[workload[member]]:
+        if shares[-1] >= 0.5 and shares[-1] > alone[workload[member]]:
             return member, name
     return None
 
