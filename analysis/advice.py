@@ -155,6 +155,11 @@ class Advice:
         if shared and flags.ABOVE_COUNT in flags.split(shared.stp.flags):
             said = flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(shared.numbers["s"])
             found.append(f"{labels.number(shared.stp.value)} times is {said}.")
+        alone = (option for option in self.options if option.n == 1)
+        for option in filter(None, (*alone, shared)):
+            known = flags.split(flags.union(e.flags for e in option.numbers.values() if e))
+            for flag in filter(known.__contains__, flags.COLLAPSED):
+                found.append(f"Beware of {option.label}: {flags.meaning(flag)}.")
         return found + [UNTOLD] * self.untold + [UNBOUND] * self.unbound
 
     def _said(self) -> list[str]:

@@ -126,6 +126,16 @@ def test_what_is_advised_and_what_is_known_of_it(sets, words):
     assert words in said([*ALONE, *sets])
 
 
+@pytest.mark.parametrize(("flag", "means"), [("stalled", "no step"), ("halves_differ", "half of")])
+def test_a_window_that_collapsed_is_told_of_what_is_shared_and_of_one_alone(flag, means):
+    fine = [*option(3, 1.5, 1.8), *option(7, 1.55, 4.0, flags=flag)]
+    assert "Beware" not in said([*ALONE, *fine])  # of another set
+    alone = said([*option(1, 1.0, memory=5.0, method="naive", flags=flag), *fine])
+    assert "Beware of one at a time: a job made" in alone and means in alone
+    shared = said([*ALONE, *option(3, 1.5, 1.8, flags=flag)])
+    assert "Beware of 3 under MPS: a job made" in shared and means in shared
+
+
 def test_throughput_ranks_whatever_host_the_gain_is_from():
     """The gain is over the job alone, which was slower on the host of 3 jobs."""
     rows = option(1, 1.0, method="naive", rate=500.0)

@@ -227,6 +227,16 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
     assert told["jobs"] == 1 if one else told["jobs"] > 1
 
 
+def test_flags_of_the_job_alone_are_told_too(place, monkeypatch, capsys):
+    monkeypatch.setattr(command, "Study", Measurer)
+    lone = job(shares=FULL, flags=["stalled", "telemetry_disagrees"])
+    monkeypatch.setattr(answer, "job_of", lambda record: lone)
+    assert main(["advise-job", "--run", "python train.py", "--no-verify"]) == 0
+    assert re.search("beware +alone: a job made no step for .*contradict", capsys.readouterr().out)
+    told = json.loads((place / "study" / "advice.json").read_text())
+    assert told["alone"]["flags"] == lone.flags
+
+
 # -- what is asked ---------------------------------------------------------------------------------
 
 

@@ -241,6 +241,10 @@ def test_marks_say_what_a_reader_has_to_know_of_a_number():
     text = tables.markdown(pd.DataFrame([{"STP": tables.Number(row)} for row in rows]))
     assert r"| 2.50\* |" in text and "| 2.50‡ |" in text
     assert text.count("the job alone ran slow") == 1 and text.count("no other process opened") == 1
+    for flag, mark in (("stalled", "§"), ("halves_differ", "¶")):
+        [row] = numbers.frame([replace(e, flags=flag)]).itertuples(name="Row")
+        text = tables.markdown(pd.DataFrame([{"STP": tables.Number(row)}]))
+        assert f"| 2.50{mark} |" in text and f"{mark} a job made" in text
 
 
 @pytest.mark.parametrize(

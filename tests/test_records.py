@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analysis.records import flags, losses, schema
 from analysis.records.losses import AGREES, DIFFERS, ITSELF
 from collocate.app import main as collocate
-from tests.records import TRAIN_SIZE, merged, record
+from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation.record.series import LAG_NS
 
 
@@ -79,6 +79,9 @@ def test_a_row_of_an_interleaved_cell_has_its_slices_and_how_busy_the_gpu_was_in
     assert list(rows["alone"].gract_slices) == pytest.approx([0.4, 0.3])
     assert rows["naive"].gract_slices[0] == pytest.approx(0.7)
     assert pd.isna(rows["naive"].gract_slices[1])
+    cell["telemetry"] = telemetry(windows=("alone",), card={"gract": None})  # contradicted
+    rows = {row.window: row for row in merged(cell, folder=tmp_path).itertuples()}
+    assert rows["alone"].gract_slices is None and rows["naive"].gract_slices is not None
     (tmp_path / "gpu.parquet").write_bytes(b"no table")
     with pytest.raises(ValueError, match="gpu.parquet is no table"):
         merged(cell, folder=tmp_path)

@@ -69,12 +69,25 @@ exec(open("train.py").read())
 )
 MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
 MUTE = "import time; print('\\33[32mIteration\\33[0m: 1, loss = 2'); time.sleep(600)"
+STOPS = """
+import time
+from models.hook import step
+went = float("inf")
+while time.monotonic() < went + 1.2:
+    time.sleep(0.005)
+    before = time.monotonic()
+    step()
+    if (now := time.monotonic()) > before + 0.05:  # held at the barrier
+        went = now
+time.sleep(600)
+"""
 ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None}}
 CATALOGUE = {
     "hooked": HOOKED,
     "printed": PRINTED,
     "dies": DIES,
     "mute": PRINTED | {"run": ["python", "-c", MUTE], "first_step_s": 0.5},
+    "stops": HOOKED | {"run": ["python", "-c", STOPS]},
     "large": HOOKED | {"run": ["python", "-c", MEMORY]},
     "family": HOOKED | ENVIRONMENT | {"run": ["python", "family.py", *RUN[2:]]},
 }
@@ -86,11 +99,12 @@ def measured(module_studio):
     ladder = {"workloads": ["hooked"], "counts": {2: ["naive"]}}
     window = SHORT | {"window_s": 0.7, "warmup_s": 0.1}
     once = {"workloads": ["family", "dies", "large", "mute"], "counts": {1: ["naive"]}}
+    stops = {"workloads": ["stops"], "counts": {1: ["naive"]}, "measure": {"window_s": 3}}
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
     mixes = [departure | {"measure": {"kind": "departure"}, "leaving_workload": "hooked"}]
     both = {"members": {"hooked": 1, "family": 1}, "methods": ["naive"]}
     mixes += [both | {"measure": {"kind": "completion"}, "work": {"hooked": 300, "family": 40}}]
-    made = study(ladders=[ladder, once], mixes=mixes, measure=window)
+    made = study(ladders=[ladder, once, stops], mixes=mixes, measure=window)
     studio = module_studio().write(CATALOGUE, drill=made)
     (studio.folder / "theirs").mkdir()
     (studio.folder / "theirs" / "train.py").write_text(TRAIN)
@@ -165,6 +179,13 @@ def test_a_script_that_fails_says_why(measured):
     assert dies["status"] == "failed"
     assert "ended after 6 steps, before it was told to" in dies["reason"]
     assert large["status"] == "out_of_memory" and "20.00 GiB" in large["reason"]
+
+
+def test_a_script_that_stops_for_good_in_its_window_fails(measured):
+    record = measured[1]["1x_stops"]
+    why = "member 0 (stops), window: no step in the last half of 'window'"
+    assert (record["status"], record["reason"]) == ("failed", why)
+    assert record["flags"] == ["stalled"] and record["windows"][0]["seconds"] > 5
 
 
 def test_scripts_are_merged_and_estimated(measured):

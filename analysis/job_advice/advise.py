@@ -114,9 +114,10 @@ class Decision:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
         if self.request.words[:1] == [sys.executable]:
             notes.append("The script was run by this project's Python.")
-        doubts = flags.split(flags.union(each.stp.flags for each in self.measured))
-        if doubts:
-            notes.append(f"Beware: {'; '.join(map(flags.meaning, doubts))}.")
+        together = flags.split(flags.union(each.stp.flags for each in self.measured))
+        for what, flagged in (("alone", job.flags), ("together", together)):
+            if flagged:
+                notes.append(f"Beware, {what}: {'; '.join(map(flags.meaning, flagged))}.")
         gract = job.shares.get("gract")
         if gract is not None and gract < answer.WAITS:
             notes.append(WAITING.format(share=1 - gract))
@@ -148,6 +149,7 @@ class Decision:
                 "memory_gb": job.memory_gb if job.card_gb else None,
                 "cores": job.cores,
                 "joules": job.watts / job.rate if job.watts else None,
+                "flags": [*job.flags],
                 # In the sets' own cell, where the host may be faster or slower by now.
                 "beside_rate": first.rate.value / first.stp.value if first else None,
             },

@@ -25,6 +25,7 @@ GB = 1e9
 class Job:
     """One job alone. rate: steps or samples/s. shares: GRACT and the like. memory_gb: beside what
     the card holds when idle, idle_gb. cores: busy, of those that it may use. watts: of the card.
+    flags: of its record.
     """
 
     rate: float
@@ -36,6 +37,7 @@ class Job:
     watts: float | None
     card: str
     card_gb: float
+    flags: Sequence[str] = ()
 
     @property
     def on_cpu(self) -> bool:
@@ -95,6 +97,7 @@ def job_of(record: Record) -> Job:
         watts=card.get("power"),
         card=record.gpu.name if record.gpu else CPU,
         card_gb=(record.gpu.memory_bytes or 0) / GB if record.gpu else 0.0,
+        flags=record.flags,
     )
 
 

@@ -12,6 +12,7 @@ from analysis.pages.spelling import NOTHING, Spell, known, plain
 from analysis.records import flags
 
 MARKS = {flags.ABOVE_COUNT: r"\*", flags.LOSSES_DIFFER: "†", flags.NO_SECOND_CONTEXT: "‡"}
+MARKS |= {flags.STALLED: "§", flags.HALVES_DIFFER: "¶"}
 BY_IT = ("rate", "fastest_rate", "device_rate", "stp", "s", "over_fastest")  # quantities marked ‡
 
 

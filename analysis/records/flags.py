@@ -10,6 +10,8 @@ UNEVEN, UNSTEADY = "uneven", "unsteady"
 NO_SECOND_CONTEXT, ABOVE_COUNT = "no_second_context", "above_count"
 MIXED_CODE, MIXED_DATA = "mixed_code", "mixed_data"
 LOSSES_DIFFER = "losses_differ"
+STALLED, HALVES_DIFFER = "stalled", "halves_differ"
+COLLAPSED = (STALLED, HALVES_DIFFER)  # of a window: its rate is no rate of the job
 # Members that do the same on the same share of the GPU run alike: one that is this far from the
 # median of the others was held up by something, or slept.
 SPREAD = 0.2
@@ -22,7 +24,8 @@ MEANINGS = {
     MIXED_DATA: "measured on different data sources",
     "throttled": "GPU throttled by heat or hardware",
     "power_capped": "GPU held at its power limit",
-    "stalled": "a job made no step for over a twentieth of the window",
+    STALLED: "a job made no step for over a twentieth of its window",
+    HALVES_DIFFER: "a job made over 20 % less in one half of its window than in the other",
     NO_SECOND_CONTEXT: "no other process opened CUDA: a graph alone may be up to 10 % too slow, "
     "gains over it too high",
     "shared_gpu": "NVML listed another process on the GPU; with several GPUs at work it can be a "
@@ -30,8 +33,9 @@ MEANINGS = {
     "cores_shared": "members share CPUs",
     "hyperthreads_shared": "members share physical cores",
     "telemetry_incomplete": "readings are missing for a while (run.json: telemetry, reason)",
-    "telemetry_disagrees": "two readings of an activity differ, or a share is above 1",
-    "energy_disagrees": "the energy counter and integrated power differ",
+    "telemetry_disagrees": "readings contradict each other or what can be: what cannot be right is "
+    "missing (run.json: telemetry, disagree)",
+    "energy_disagrees": "the energy counter fell, or it and integrated power differ",
 }
 
 

@@ -168,16 +168,18 @@ class Command:
     def go(self) -> None:
         """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
         steps, work = self.steps, self.spec.get("work")
-        self.go_step, told, done = steps.done, time.monotonic(), False
+        self.go_step, told, done, made = steps.done, time.monotonic(), False, 0
+        rose_ns = time.monotonic_ns()
         self.channel.emit("started", t=time.monotonic_ns())
         steps.go(work)
         while True:
             if self.look(PROGRESS_S / 5) == "hold":
                 self.hold()
-            made = steps.done - self.go_step
+            if (now := steps.done - self.go_step) > made:
+                made, rose_ns = now, time.monotonic_ns()
             if not done and time.monotonic() - told >= PROGRESS_S:
                 told, samples = time.monotonic(), made * self.spec["batch_size"]
-                self.channel.emit("progress", steps=made, samples=samples)
+                self.channel.emit("progress", steps=made, samples=samples, t=rose_ns)
             if not done and made == work:
                 done = True
                 self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])

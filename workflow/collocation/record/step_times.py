@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +107,8 @@ def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = 
     """Shares of a window between one step end of a member and the next, the last one at its end.
     Of slices, whose rates are given, by those without any step.
     """
+    if window.name == COMPLETION:  # where it waits for others
+        return np.zeros(1)
     if slices is not None:
         edges = np.array([-1, *np.flatnonzero(slices), len(slices)])
         return (np.diff(edges) - 1) / len(slices)
@@ -118,8 +119,6 @@ def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = 
 
 def stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
     """Whether a member stood still for a part of the window that its rate may not tell of."""
-    if window.name == COMPLETION:  # where it waits for others
-        return False
     *others, longest = np.sort(pauses(window, end_ns, slices))
     if slices is not None:
         return bool(longest > 0)
@@ -131,7 +130,7 @@ def halves_differ(
     window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None
 ) -> bool:
     """Whether a member made over HALVES less in one half of a window than in the other, between its
-    first and its last step end there.
+    first and its last step end there, and so lost STALL_S.
     """
     if window.name == COMPLETION:
         return False
@@ -144,16 +143,18 @@ def halves_differ(
             return False
         first = np.interp((inside[0] + inside[-1]) / 2, inside, np.arange(len(inside)))
         halves = first, len(inside) - 1 - first
-    return bool(min(halves) < (1 - HALVES) * max(halves))
+    lost = 1 - min(halves) / max(*halves, 1e-9)
+    return bool(max(halves) > 0 and lost > max(HALVES, STALL_S / (window.seconds / 2)))
 
 
-def flags(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> list[str]:
+def flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
     """Of a member's steps in a window: that it stood still, else that its halves differ, or none.
 
     slices: the rates in those that the window consists of, if it does.
     """
-    checks = (check for check in (stalled, halves_differ) if check(window, end_ns, slices))
-    return [check.__name__ for check in islice(checks, 1)]
+    if stalled(window, end_ns, slices):
+        return "stalled"
+    return "halves_differ" if halves_differ(window, end_ns, slices) else None
 
 
 def ceased(
@@ -170,7 +171,7 @@ def ceased(
         if name in lone:
             alone[workload[member]] = max(alone[workload[member]], *shares[:-1], 0.0)
     for (member, name), shares in paused.items():
-        if name != COMPLETION and shares[-1] >= 0.5 and shares[-1] > alone[workload[member]]:
+        if shares[-1] >= 0.5 and shares[-1] > alone[workload[member]]:
             return member, name
     return None
 

@@ -276,7 +276,7 @@ class Run:
 
         began = time.monotonic()
         found, requests, evidence = {}, {}, conductor.evidence
-        flags, paused = {}, {}
+        flags, paused = set(), {}
         members = [tracked.record() for tracked in conductor.members]
         self.fields.update(
             members=members,
@@ -309,11 +309,11 @@ class Run:
                     rate.drift = rate.drift_error = None
                 else:
                     of = window, end_ns, rate.slices
-                    flags |= dict.fromkeys(steps.flags(*of))
+                    flags.add(steps.flag(*of))
                     paused[member.member, window.name] = steps.pauses(*of)
                 rate.distinct_samples = steps.distinct(window, arrays)
                 member.windows[window.name] = rate
-        self.fields["flags"] += flags
+        self.fields["flags"] += sorted(flags - {None})
         if ceased := steps.ceased(conductor.windows, paused, [m.workload for m in members]):
             member, window = ceased
             why = f"member {member} ({members[member].workload}), window: no step in the last half"
