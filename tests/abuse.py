@@ -69,7 +69,7 @@ def mutate(path: Path, draw: random.Random) -> None:
 def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
     """What was mutated, and what is wrong with the answer, if anything is."""
     with tempfile.TemporaryDirectory() as folder:
-        tree, code = Path(folder), ("workflow", "analysis", "models", "profiles") if real else ()
+        tree, code = Path(folder), ("workflow", "analysis", "models") if real else ()
         for name in ("config", *code):
             shutil.copytree(studio.REPOSITORY / name, tree / name)
         study = draw.choice(sorted(path.stem for path in tree.glob("config/studies/*")))
@@ -80,17 +80,15 @@ def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
             what = draw.choice(("study", "gpu", "results", "data", "wait", "timeout", "telemetry"))
             given[what] = draw.choice(VALUES)
         arguments = ["--config", *(f"{key}={value}" for key, value in given.items())]
-        how = {"cwd": tree, "timeout": PATIENCE}
         if real:
             shutil.copy(studio.REPOSITORY / "Snakefile", tree)
-            command = ["prlimit", f"--as={MEMORY}", sys.executable, "-m", "snakemake", "-nc1"]
-            how |= {"capture_output": True, "text": True, "errors": "replace"}
-            done = subprocess.run([*command, *arguments], **how)
+            limits = ["timeout", str(PATIENCE), "prlimit", f"--as={MEMORY}", sys.executable]
+            command = [*limits, "-m", "snakemake", "-nc1", "--workflow-profile", "none", *arguments]
+            done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
         else:
-            done = warm.run("workflow.collocation.plan.show", *arguments, data=MEMORY, **how)
-    notes = ("Config file ", "Using workflow specific profile")  # Snakemake's, of a dry run
-    said = (done.stdout + done.stderr).splitlines()
-    lines = [line for line in said if not line.startswith(notes)]
+            command = ["workflow.collocation.plan.show", *arguments]
+            done = warm.run(*command, cwd=tree, timeout=PATIENCE, data=MEMORY)
+    lines = (done.stdout + done.stderr).splitlines()
     clear = len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 4000
     right = done.returncode == 0 or (done.returncode in (1, 2) and clear)
     return f"{what}: exit {done.returncode}", [] if right else ["\n".join(lines)[-600:]]
@@ -110,7 +108,7 @@ def attack(made: studio.Studio, phase: str, draw: random.Random | None) -> tuple
         running.kill(how)
     ended, after = running.end(), made.records()
     bad = "Traceback" in ended.output or (how == "completes" and ended.code)
-    wrong = [f"exit {ended.code}: {ended.output[-600:]}"] if bad else []
+    wrong = [ended.output[-600:]] if bad else []
     wrong += [f"lost or changed: {name}" for name in before if after.get(name) != before[name]]
     wrong += [f"measured again: {name}" for name in after if not name.endswith("/a1")]
     return f"{phase}: {how}", wrong + made.left(GONE_WITHIN)
@@ -119,8 +117,6 @@ def attack(made: studio.Studio, phase: str, draw: random.Random | None) -> tuple
 def main(seed: int, mutations: int, kills: int) -> int:
     """Do as many of both, print the tally and what was wrong, and give the exit code."""
     tally, failures = Counter(), []
-    for number in (signal.SIGINT, signal.SIGQUIT):  # which shells have background jobs ignore
-        signal.signal(number, signal.SIG_DFL)
 
     def note(name: str, how: str, wrong: list[str]) -> None:
         tally[how] += 1
@@ -130,11 +126,11 @@ def main(seed: int, mutations: int, kills: int) -> int:
     for name in (f"{seed}/{number}" for number in range(mutations)):
         note(f"mutation {name}", *mutation(random.Random(name), name.endswith("0")))
     with tempfile.TemporaryDirectory() as folder:
-        plan = studio.study(ladders=studio.alone("plain"), replicates=3)
+        plan, data = studio.study(ladders=studio.alone("plain"), replicates=3), Path(folder, "data")
         for number in range(kills):
             name, phase = f"kill {seed}/{number}", [*PHASES][number % len(PHASES)]
             place = Path(folder, str(number // len(PHASES)))
-            made = studio.Studio(place / "work", Path(folder, "data"), place / "locks", cold=True)
+            made = studio.Studio(place, data, place / "locks", cold=True, by_make=True)
             made.write({"plain": studio.workload(step_s=0.02)}, **{studio.STUDY: plan})
             if phase == "sealing":
                 note(f"before {name}", *attack(made, "planning", None))
@@ -146,6 +142,8 @@ def main(seed: int, mutations: int, kills: int) -> int:
 
 
 if __name__ == "__main__":
+    for ignored in (signal.SIGINT, signal.SIGQUIT):  # in the background of a shell
+        signal.signal(ignored, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__)
     for key, default in {"seed": 1, "mutations": 300, "kills": 60}.items():
         parser.add_argument(f"--{key}", type=int, default=default)

@@ -193,6 +193,7 @@ class Studio:
     settings: dict = field(default_factory=dict)  # config keys, over the ones below
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     cold: bool = False  # whether commands are started by themselves, and not forked (tests/warm.py)
+    by_make: bool = False  # whether Snakemake is started as `make study` does it
     _forked: list[warm.Command] = field(default_factory=list, init=False)
 
     def write(self, workloads: dict, **studies: dict) -> "Studio":
@@ -263,7 +264,8 @@ class Studio:
         **environment: str,
     ) -> Running:
         """`snakemake --cores 1 ...` in a session of its own."""
-        command = [sys.executable, "-m", "snakemake"]
+        wrapper = ["workflow.collocation.plan.terminal"] if self.by_make else []
+        command = [sys.executable, "-m", *wrapper, "snakemake"]
         command += ["--snakefile", str(snakefile), "--directory", "."]
         command += [] if "--cores" in arguments else ["--cores", "1"]
         command += ["--config", *self.config(**(config or {})), *arguments]
