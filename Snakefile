@@ -13,17 +13,8 @@ min_version("9.11")
 sys.path.insert(0, workflow.basedir)
 
 from workflow.collocation.plan import terminal
-from workflow.collocation.spec.load import ConfigError, read_values
 
 terminal.hush(workflow)
-try:
-    read_values([])  # of mistakes in config.yaml, Snakemake's own reader would give a traceback
-except ConfigError as error:
-    print(error, file=sys.stderr)
-    sys.exit(1)
-
-
-configfile: Path(workflow.basedir, "config", "config.yaml")
 
 
 # All but the cells is done where Snakemake runs: there is a network, which a cluster's nodes may lack.

@@ -6,6 +6,7 @@ environment, by which `alive` finds what was left.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -93,6 +94,11 @@ class Running:
     def signal_group(self, number: int) -> None:
         """As a terminal does: to every process of the group."""
         os.killpg(self.process.pid, number)
+
+    def kill(self, name: str) -> None:
+        """By a signal as `kill` sends it, to one process, or a terminal, to all."""
+        one = name in ("SIGKILL", "SIGTERM")
+        (self.process.send_signal if one else self.signal_group)(getattr(signal, name))
 
     def descendants(self, module: str = "") -> list[psutil.Process]:
         """Those that run `python -m module`, parents first; all of them without a module."""
@@ -187,6 +193,7 @@ class Studio:
     settings: dict = field(default_factory=dict)  # config keys, over the ones below
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     cold: bool = False  # whether commands are started by themselves, and not forked (tests/warm.py)
+    by_make: bool = False  # whether Snakemake is started as `make study` does it
     _forked: list[warm.Command] = field(default_factory=list, init=False)
 
     def write(self, workloads: dict, **studies: dict) -> "Studio":
@@ -257,11 +264,16 @@ class Studio:
         **environment: str,
     ) -> Running:
         """`snakemake --cores 1 ...` in a session of its own."""
-        command = [sys.executable, "-m", "snakemake"]
+        wrapper = ["workflow.collocation.plan.terminal"] if self.by_make else []
+        command = [sys.executable, "-m", *wrapper, "snakemake"]
         command += ["--snakefile", str(snakefile), "--directory", "."]
         command += [] if "--cores" in arguments else ["--cores", "1"]
         command += ["--config", *self.config(**(config or {})), *arguments]
         return self._start(command, environment)
+
+    def run(self, *arguments: str) -> Running:
+        """`python -m` with these arguments, in a session of its own."""
+        return self._start([sys.executable, "-m", *arguments], {})
 
     def _start(self, command: list[str], environment: dict[str, str]) -> Running:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -375,6 +387,11 @@ class Studio:
             for path in sorted(self.results.glob("cells/*/*/*/*/*/run.json"))
         }
 
+    def says(self, pattern: str, word: str, since: float) -> bool:
+        """Whether a file of the study that has been written since then has that word."""
+        files = [path for path in self.results.glob(pattern) if path.stat().st_mtime > since]
+        return any(word in path.read_text("utf-8", "replace") for path in files)
+
     def wrong(self, folder: Path) -> list[str]:
         """What a release would find wrong in the folder of an attempt."""
         from release import checks
@@ -436,6 +453,21 @@ class Studio:
             lambda: f"left running: {[process.cmdline() for process in self.alive()]}",
             GONE_WITHIN,
         )
+
+    def left(self, seconds: float) -> list[str]:
+        """What runs or is locked after so long; those processes are killed."""
+        deadline = time.monotonic() + seconds
+        while (alive := self.alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found = [f"left running: {process.cmdline()}" for process in alive]
+        for path in [*self.results.glob(".lock"), *self.locks.glob("*.lock")]:
+            with path.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    found.append(f"left locked: {path}")
+        self.kill_all()
+        return found
 
     def kill_all(self) -> None:
         for process in self.alive():

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from analysis import pages, source_digest
-from workflow.collocation.spec.errors import NotInForce
+from workflow.collocation.spec.errors import ConfigError, NotInForce
+from workflow.collocation.spec.load import read_values
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner
@@ -21,11 +22,13 @@ workflow.global_resources.setdefault("gpu", 1)
 # Executors of clusters are told --jobs; which one it is, nobody knows yet.
 REMOTE = workflow.resource_settings.nodes is not None
 try:
+    # Not by `configfile`: of most mistakes Snakemake's own reader gives a traceback.
+    values = read_values([]) | config
     if workflow.is_main_process:
-        SESSION = open_session(config, workflow.global_resources["gpu"].value, REMOTE)
+        SESSION = open_session(values, workflow.global_resources["gpu"].value, REMOTE)
         print(banner(SESSION), file=sys.stderr)
     else:  # jobs of these executors read the Snakefile again
-        SESSION = open_posted(config)
+        SESSION = open_posted(values)
 except (ConfigError, NotInForce, OSError) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
