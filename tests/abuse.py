@@ -79,14 +79,16 @@ def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
         else:
             what = draw.choice(("study", "gpu", "results", "data", "wait", "timeout", "telemetry"))
             given[what] = draw.choice(VALUES)
-        arguments = ["--config", *(f"{key}={value}" for key, value in given.items())]
+        pairs = [f"{key}={value}" for key, value in given.items()]
         if real:
             shutil.copy(studio.REPOSITORY / "Snakefile", tree)
             limits = ["timeout", str(PATIENCE), "prlimit", f"--as={MEMORY}", sys.executable]
-            command = [*limits, "-m", "snakemake", "-nc1", "--workflow-profile", "none", *arguments]
+            command = [*limits, "-m", "snakemake", "-nc1", "--workflow-profile", "none"]
+            command += ["--config", *pairs]
             done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
         else:
-            command = ["workflow.collocation.plan.show", *arguments]
+            pairs = ["workloads=config/workloads.yaml", "studies=config/studies", *pairs]
+            command = ["collocate", "plan", *(w for pair in pairs for w in ("--set", pair))]
             done = warm.run(*command, cwd=tree, timeout=PATIENCE, data=MEMORY)
     lines = (done.stdout + done.stderr).splitlines()
     clear = len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 4000
@@ -97,7 +99,9 @@ def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
 def attack(made: studio.Studio, phase: str, draw: random.Random | None) -> tuple[str, list[str]]:
     """Kill the command in that phase, or let it complete; how, and what was wrong after it."""
     (pattern, word, seconds), since, how = PHASES[phase], time.time(), "completes"
-    running = made.run("release", "seal", str(made.results)) if phase == "sealing" else made.start()
+    running = (
+        made.run("collocate", "seal", str(made.results)) if phase == "sealing" else made.start()
+    )
     while draw and pattern and running.process.poll() is None:
         time.sleep(0.02)
         pattern = "" if made.says(pattern, word, since) else pattern

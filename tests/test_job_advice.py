@@ -228,11 +228,13 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
 
 
 def test_flags_of_the_job_alone_are_told_too(place, monkeypatch, capsys):
-    monkeypatch.setattr(command, "Study", Measurer)
+    monkeypatch.setattr("collocate.advise._able", lambda words: None)
+    monkeypatch.setattr("analysis.job_advice.study.Study", Measurer)
     lone = job(shares=FULL, flags=["stalled", "telemetry_disagrees"])
     monkeypatch.setattr(answer, "job_of", lambda record: lone)
-    assert main(["advise-job", "--run", "python train.py", "--no-verify"]) == 0
-    assert re.search("beware +alone: a job made no step for .*contradict", capsys.readouterr().out)
+    assert main(["advise", "--no-measure", "--", "python", "train.py"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search("Beware, alone: a job made no step for .*contradict", shown)
     told = json.loads((place / "study" / "advice.json").read_text())
     assert told["alone"]["flags"] == lone.flags
 
