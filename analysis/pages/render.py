@@ -208,6 +208,8 @@ def closing_lines(folder: Path) -> str:
     lines.append(f"Read in {folder}: results.md, advice.md, claims.md, belief.md, explorer.html")
     there = "" if folder.parent == Path("results") else f" CONFIG=results={folder.parent}"
     lines.append(f"Where a number comes from: make explain STUDY={folder.name}{there} ID=...")
+    check = "verify" if (folder / "MANIFEST.sha256").exists() else "seal"
+    lines.append(f"Whether all follows from the raw files: make {check} STUDY={folder.name}{there}")
     return "\n".join(lines)
 
 

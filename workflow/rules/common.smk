@@ -9,7 +9,7 @@ from analysis import pages, source_digest
 from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
-from workflow.collocation.plan.show import banner
+from workflow.collocation.plan.show import banner, damage
 from workflow.collocation.plan.session import open_posted, open_session
 
 if "--no-hooks" in sys.argv:
@@ -86,6 +86,8 @@ onsuccess:
     HELD.close()
     if SESSION.merged:
         print(pages.closing(SESSION.folder))
+    if said := damage(SESSION):
+        print(said, file=sys.stderr)
     if left:
         print(left, file=sys.stderr if hindered else sys.stdout)
     if hindered:  # nothing failed, and it is not finished
