@@ -63,12 +63,17 @@ def verified(study: Path) -> list[Line]:
         return [Line(lists, [one_line(error)])]
     known = {**derived_list, **raw_list}
     wrong = [] if known.pop(RAW, None) == root else [f"{RAW} is not what {MANIFEST} lists"]
+    gone = manifest.attempts(known).keys() - manifest.attempts(found).keys()
     for name in sorted({*known, *found}):
+        if name.startswith(tuple(f"{attempt.folder}/" for attempt in gone)):
+            continue
         if name not in found:
             wrong.append(f"{name} is missing")
         elif not by_value(name) and known.get(name) != found[name]:
             wrong.append(f"{name} is not {'what was sealed' if name in known else 'listed'}")
-    return [Line(lists, wrong, f"{len(found)} files, root {root}"), *rebuilt(study, found)]
+    missing = [Line(f"cell {attempt}", ["was sealed, and is gone"]) for attempt in sorted(gone)]
+    counted = f"{len(found)} files, root {root}"
+    return [*missing, Line(lists, wrong, counted), *rebuilt(study, found)]
 
 
 def rebuilt(study: Path, found: Mapping[str, str]) -> list[Line]:

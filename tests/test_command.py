@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.pages import FIGURES, FILES
+from release import manifest
 from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
 
@@ -284,6 +285,25 @@ def test_a_whole_study_and_then_nothing_to_do(whole):
     again = studio.snakemake()
     assert (studio.results / "complete").exists() and again.nothing_to_do, again.output
     assert "results.md" in again.output
+
+
+def test_a_damaged_or_removed_cell_is_named_when_there_is_nothing_to_do(copied):
+    """Also by a run that draws: Snakemake knows of run.json alone."""
+    first, second = (copied.results / f"cells/{n}x_plain/paper_step/naive/r1/a1" for n in (1, 2))
+    (first / "steps.parquet").write_bytes(b"PAR1")
+    (second / "steps.parquet").unlink()
+    for done in (copied.snakemake(), copied.snakemake()):
+        assert done.code == 0 and "damaged, 2 of the measured attempts" in done.output
+        assert "1/a1 (steps.parquet has changed), " in done.output
+        assert "1/a1 (steps.parquet is gone); " in done.output
+        assert "make seal STUDY=drill" in done.output.splitlines()[-1], done.output
+    assert done.nothing_to_do
+    manifest.write(copied.results, manifest.digests(copied.results))
+    shutil.rmtree(first)
+    done = copied.snakemake("figures")
+    assert done.code == 0 and "damaged, 1 of the measured" in done.output
+    assert "1x_plain/paper_step/naive/r1/a1 (" in done.output
+    assert "make verify STUDY=drill" in done.output, done.output
 
 
 def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):

@@ -247,6 +247,15 @@ def test_files_that_changed_since_the_seal_are_named(copy):
     assert done.returncode == 1 and seal(copy) == 1
 
 
+def test_each_cell_that_was_removed_from_a_sealed_study_is_named(copy):
+    removed = [*manifest.attempts(manifest.digests(copy))]
+    for attempt in removed:
+        shutil.rmtree(copy / attempt.folder)
+    lines = [line.text() for line in verify.verified(copy)]
+    for attempt in removed:
+        assert f"DIFFERS cell {attempt}: was sealed, and is gone" in lines, lines
+
+
 @pytest.mark.parametrize("name", [f"{PAIR.folder}/{n}" for n in ("run.json", "steps.parquet")])
 def test_no_content_raises(copy, name):
     for content in (b"", b"\xff\x00", b"[" * 100_000, b'{"a": 1}', b"PAR1" * 9):
@@ -483,7 +492,7 @@ def faulty(tried, **fault) -> subprocess.CompletedProcess:
     return warm.run("tests.faulty", fault, "collocate", *tried.arguments)
 
 
-@pytest.mark.parametrize(("kind", "step"), [(Sealed, 1), (Packed, 1), (Merged, 9)])
+@pytest.mark.parametrize(("kind", "step"), [(Sealed, 2), (Packed, 2), (Merged, 13)])
 def test_the_same_command_succeeds_after_it_was_killed_at_any_moment(
     finished, tmp_path, kind, step
 ):
@@ -499,7 +508,7 @@ def test_the_same_command_succeeds_after_it_was_killed_at_any_moment(
 
 
 @pytest.mark.parametrize("kind", [Sealed, Packed, Merged])
-@pytest.mark.parametrize("size", [600, 5000])
+@pytest.mark.parametrize("size", [600, 3000])
 def test_a_full_disk_is_one_line_and_then_the_same_command_succeeds(finished, tmp_path, kind, size):
     tried = kind(finished, tmp_path)
     done = faulty(tried, full=size)

@@ -210,7 +210,10 @@ def closing_lines(folder: Path) -> str:
         better = f" {said[-1]}" if each.rewrite else ""
         lines.append(f"{labels.job(each.job, each.implementation)}: {said[0]}{better}")
     lines.append(f"Read in {folder}: results.md, advice.md, claims.md, belief.md, explorer.html")
-    lines.append(f"Where a number comes from: its id in {folder / 'estimates.csv'}")
+    study = folder.name if folder.parent == Path("results") else folder
+    lines.append(f"Where a number comes from: collocate explain {study} ID")
+    check = "verify" if (folder / "MANIFEST.sha256").exists() else "seal"
+    lines.append(f"Whether all follows from the raw files: collocate {check} {study}")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from workflow.collocation.spec.errors import ConfigError, NotInForce
 from workflow.collocation.spec.load import read_values
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
-from workflow.collocation.plan.show import banner
+from workflow.collocation.plan.show import banner, damage
 from workflow.collocation.plan.session import open_posted, open_session
 
 if "--no-hooks" in sys.argv:
@@ -89,6 +89,8 @@ onsuccess:
     HELD.close()
     if SESSION.merged:
         print(pages.closing(SESSION.folder))
+    if said := damage(SESSION):
+        print(said, file=sys.stderr)
     if left:
         print(left, file=sys.stderr if hindered else sys.stdout)
     if hindered:  # nothing failed, and it is not finished

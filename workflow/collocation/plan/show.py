@@ -6,6 +6,7 @@ from workflow.collocation.gpu import cores
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.session import Session
 from workflow.collocation.record.run_json import RESULTS
+from workflow.collocation.record.values import File
 from workflow.collocation.run import environment
 from workflow.collocation.run.outcome import log_of
 from workflow.collocation.sharing.base import named
@@ -68,9 +69,44 @@ def _notes(session: Session) -> list[str]:
         )
     if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
+    if said := damage(session):
+        notes.append(said)
     if not session.jobs and (page := session.folder / "results.md").exists():
         notes.append(f"read in {session.folder}: {page.name}")
     return notes
+
+
+def damage(session: Session) -> str:
+    """Which attempts' files are gone or altered, and what to do; empty if none is.
+
+    Of a sealed study its list tells it, else each record, of what lies beside it.
+    """
+    expected, listed = {}, session.folder / "raw.sha256"
+    if session.sealed and listed.is_file():
+        for line in listed.read_text("utf-8", errors="replace").splitlines():
+            digest, _, name = line.partition("  ")
+            expected |= {session.folder / name: digest} if name.startswith("cells/") else {}
+    else:
+        cells = [*session.cells, *session.elsewhere]
+        for attempt in pending.finished(cells, session.attempts):
+            files = attempt.record.files.items()
+            expected |= {attempt.path.with_name(name): file.sha256 for name, file in files}
+    wrong: dict[str, str] = {}  # attempt → what is wrong with one of its files
+    for path, digest in expected.items():
+        if not path.is_file():
+            wrong.setdefault(path.parent.as_posix(), f"{path.name} is gone")
+        elif File.of(path).sha256 != digest:
+            wrong.setdefault(path.parent.as_posix(), f"{path.name} has changed")
+    if not wrong:
+        return ""
+    named = [f"{attempt} ({how})" for attempt, how in wrong.items()][: pending.NAMED]
+    there = session.folder.parent.as_posix()
+    return (
+        f"damaged, {len(wrong)} of the measured attempts: {', '.join(named)}; what does not follow "
+        f"from them: make {'verify' if session.sealed else 'seal'} STUDY={session.name}"
+        + f" CONFIG=results={there}"
+        * (there != "results")
+    )
 
 
 def table(session: Session) -> str:
