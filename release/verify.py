@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import islice, zip_longest
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from analysis.__main__ import main as analysis
 from analysis.files import one_line, printable, read_table
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
+from workflow.collocation.process_lifetime import end_with_parent
 
 PROCESSES = 2  # as many as a small machine has cores
 SHOWN = 3  # differences that an artefact's line names
@@ -192,7 +194,8 @@ def verify(studies: Sequence[Path]) -> int:
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in results/ has a {MANIFEST}\n")
         return 2
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    fork = get_context("fork")
+    with ProcessPoolExecutor(PROCESSES, fork, end_with_parent, (os.getpid(),)) as pool:
         told = zip(studies, pool.map(verified, studies), strict=True)
         wrong = sum(tell(study, lines) for study, lines in told)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
