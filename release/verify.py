@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
 from itertools import islice, zip_longest
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -195,7 +196,8 @@ def verify(studies: Sequence[Path], results: Path) -> int:
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in {results} has a {MANIFEST}\n")
         return 2
-    with ProcessPoolExecutor(PROCESSES, None, end_with_parent, (os.getpid(),)) as pool:
+    fork = get_context("fork")
+    with ProcessPoolExecutor(PROCESSES, fork, end_with_parent, (os.getpid(),)) as pool:
         told = zip(studies, pool.map(verified, studies), strict=True)
         wrong = sum(tell(study, lines) for study, lines in told)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")

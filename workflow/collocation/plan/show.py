@@ -69,8 +69,7 @@ def _notes(session: Session) -> list[str]:
         )
     if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
-    if said := damage(session):
-        notes.append(said)
+    notes += filter(None, [damage(session)])
     if not session.jobs and (page := session.folder / "results.md").exists():
         notes.append(f"read in {session.folder}: {page.name}")
     return notes
@@ -83,30 +82,22 @@ def damage(session: Session) -> str:
     """
     expected, listed = {}, session.folder / "raw.sha256"
     if session.sealed and listed.is_file():
-        for line in listed.read_text("utf-8", errors="replace").splitlines():
-            digest, _, name = line.partition("  ")
-            expected |= {session.folder / name: digest} if name.startswith("cells/") else {}
+        lines = listed.read_text("utf-8", errors="replace").splitlines()
+        expected = {session.folder / line[66:]: line[:64] for line in lines if "  cells/" in line}
     else:
-        cells = [*session.cells, *session.elsewhere]
-        for attempt in pending.finished(cells, session.attempts):
+        for attempt in pending.finished([*session.cells, *session.elsewhere], session.attempts):
             files = attempt.record.files.items()
             expected |= {attempt.path.with_name(name): file.sha256 for name, file in files}
     wrong: dict[str, str] = {}  # attempt → what is wrong with one of its files
     for path, digest in expected.items():
-        if not path.is_file():
-            wrong.setdefault(path.parent.as_posix(), f"{path.name} is gone")
-        elif File.of(path).sha256 != digest:
-            wrong.setdefault(path.parent.as_posix(), f"{path.name} has changed")
-    if not wrong:
-        return ""
-    named = [f"{attempt} ({how})" for attempt, how in wrong.items()][: pending.NAMED]
-    there = session.folder.parent.as_posix()
-    return (
-        f"damaged, {len(wrong)} of the measured attempts: {', '.join(named)}; what does not follow "
-        f"from them: make {'verify' if session.sealed else 'seal'} STUDY={session.name}"
-        + f" CONFIG=results={there}"
-        * (there != "results")
-    )
+        if not path.is_file() or File.of(path).sha256 != digest:
+            how = f"{path.name} {'has changed' if path.is_file() else 'is gone'}"
+            wrong.setdefault(path.parent.as_posix(), how)
+    named = ", ".join(f"{attempt} ({wrong[attempt]})" for attempt in [*wrong][: pending.NAMED])
+    check = f"make {'verify' if session.sealed else 'seal'} STUDY={session.name}"
+    check += f" CONFIG=results={session.config.results}" * (session.config.results != "results")
+    said = f"damaged, {len(wrong)} of the measured attempts: {named}; {check} names what differs"
+    return said if wrong else ""
 
 
 def table(session: Session) -> str:
