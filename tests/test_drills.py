@@ -76,8 +76,17 @@ def twice(running: Running) -> None:
         running.signal_group(signal.SIGINT)
 
 
+def two_at_once(running: Running) -> None:
+    conductor = running.find("workflow.collocation.run.cell")
+    conductor.suspend()
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        conductor.send_signal(number)
+    conductor.resume()
+
+
 ENDS = {
     "ctrl_c_twice": twice,
+    "two_at_once": two_at_once,
     "lost_terminal": lambda running: running.signal_group(signal.SIGHUP),
     "kill_snakemake": lambda running: running.process.kill(),
     "kill_conductor": lambda running: running.find("workflow.collocation.run.cell").kill(),
@@ -109,6 +118,7 @@ def test_an_end_in_mid_cell_leaves_nothing_behind(interrupted, name):
         result = running.end()
         studio.assert_no_orphans()
     assert "--unlock" not in result.output and not studio.partial_files()
+    assert "Traceback" not in result.output
     if name == "kill_server":
         record = studio.record(cell)
         assert (result.code, record["status"], record["phase"]) == (0, "failed", "window")

@@ -362,7 +362,8 @@ def _interrupted(error: BaseException | None) -> Interrupted | None:
 
 def _interrupt(number: int, frame) -> None:
     for stopping in ENDING:  # one is enough: the teardown is bounded and not to be disturbed
-        signal.signal(stopping, signal.SIG_IGN)
+        # Not SIG_IGN: Python prints a traceback if this one came with another.
+        signal.signal(stopping, lambda *_: None)
     raise Interrupted(number)
 
 

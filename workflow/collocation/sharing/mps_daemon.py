@@ -62,6 +62,7 @@ class Daemon:
                 errors="replace",
                 capture_output=True,
                 timeout=seconds,
+                process_group=0,  # a terminal's Ctrl-C does not disturb the teardown
             )
         except subprocess.TimeoutExpired:
             raise NotInForce(f"MPS: no answer to '{command}' within {seconds:.3g} s") from None
