@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from workflow.collocation.spec.redaction import HIDDEN, secrets_in
+
 # Names that many machines have tell nothing.
 COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}
 COMMON |= {"/root", "/home"}
@@ -30,7 +32,6 @@ PATTERNS = {
     "hardware address": r"(?<![\w:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![\w:])",
     "host name": r"(?<![\w./@-])[A-Za-z][\w-]*(?:\.[\w-]+)+\.(?:edu|org|com|net|gov|local|internal"
     r"|lan|be|ca|ch|cn|cz|de|dk|es|eu|fi|fr|it|jp|kr|nl|no|pl|pt|se|uk)(?![\w.(-]*[\w(/])",
-    "token": r"\b(?:gh[pousr]_\w{20,}|hf_[A-Za-z]{20,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,})\b",
     "address": r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
     r"|(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,37}[0-9A-Fa-f](?:%\w+)?(?![\w:])",
 }
@@ -55,25 +56,29 @@ class Detector:
     def __init__(self, names: Mapping[str, str] | None = None):
         own = (own_names() if names is None else names).items()
         words = [(kind, rf"(?<!\w){re.escape(name)}(?!\w)") for name, kind in own]
+        self.kinds = {*PATTERNS, *(kind for kind, _ in words)}
         self.patterns = [(kind, re.compile(p)) for kind, p in [*PATTERNS.items(), *words]]
 
     def in_text(self, text: str) -> dict[str, str]:
-        """What was found → its kind."""
+        """What was found → its kind; of secrets the first kind."""
         found = {
             one[0]: kind
             for kind, pattern in self.patterns
             for one in pattern.finditer(text)
             if kind != "address" or _is_address(one[0])
         }
-        return {one: kind for one, kind in found.items() if not one.startswith(HARMLESS)}
+        found = {one: kind for one, kind in found.items() if not one.startswith(HARMLESS)}
+        return found | dict(reversed([*secrets_in(text)]))
 
     def search(self, folder: Path, names: Iterable[str]) -> Iterator[str]:
-        """Sentences: what files hold, and where. Images are left out."""
+        """Sentences: what files hold, and where; of a secret its beginning. Images are left out."""
         for name in names:
             if name.endswith((".png", ".pdf", ".gz")):
                 continue
             for found, kind in self.in_text(_text(folder / name)).items():
-                yield f"private: {name}: {kind} {found!r}"
+                beginning = found[:4] * (len(found) > 15)
+                shown = repr(found) if kind in self.kinds else f"{beginning}{HIDDEN}"
+                yield f"private: {name}: {kind} {shown}"
 
 
 def _text(path: Path) -> str:
