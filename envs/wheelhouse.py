@@ -15,7 +15,7 @@ from pathlib import Path
 FOLDER = Path("wheelhouse")
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 WANTED = ("snakemake", "pygments", "pydantic", "pyyaml", "psutil", "nvidia-ml-py")
-WANTED += ("markdown-it-py", "jinja2")
+WANTED += ("markdown-it-py", "jinja2", "detect-secrets")
 SCIENTIFIC = ("numpy", "scipy", "pyarrow", "pandas")
 DRAWING = ("matplotlib", "altair", "vl-convert-python", "adjusttext")
 LEFT_OUT = {"pulp"}  # 16 MB for the ILP scheduler, which profiles/default does not use

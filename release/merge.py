@@ -180,7 +180,7 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
     for file in files:
-        shutil.copyfile(source / attempt.folder / file, partial / file)
+        shutil.copy(source / attempt.folder / file, partial / file)
     if Attempt(cell, number) != attempt:
         record = read_json(partial / RUN)
         record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}

@@ -13,7 +13,9 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from workflow.collocation.spec.redaction import HIDDEN, secrets_in
 
@@ -22,14 +24,17 @@ COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", 
 COMMON |= {"/root", "/home"}
 PLACES = "home|u|Users|users|root|work|tmp|mnt|media|scratch|var|opt|srv|workspaces?|private|gpfs"
 PLACES += "|lustre|lus|data|nfs|export|shared|projects?|storage|beegfs|cluster|afs|net|ceph"
+# Each alternative begins with a literal, to which `re` skips quickly.
 PATTERNS = {
-    "path": rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*|(?i:file):/{{1,3}}[\w.~%-]\S*"
-    r"|(?<!\w)[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|(?<![\w~/])~[a-z_][\w-]+(?=/)",
+    "path": rf"/(?<![\w.:/<*-]/)(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*"
+    r"|(?:file|FILE|File):/{1,3}[\w.~%-]\S*|~(?<![\w~/]~)[a-z_][\w-]+(?=/)"
+    r"|:(?<=[A-Za-z]:)\\{1,2}Users\\{1,2}[\w.-]+",
     "process of somebody": r"PID \d+ \([^\n]*?, owner (?!root\))[^()\n]*\)"
     r"|\bof user [\w.@-]+(?= may have)",
-    "e-mail address": r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]{2,}(?![\w.]*\w@)",
+    "e-mail address": r"@(?<=[\w.+-]@)\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]{2,}(?![\w.]*\w@)",
     "serial number": r'(?i:"(?:\w*serial_?(?:number|no)|(?:gpu|board|card)_?serial)")',
-    "hardware address": r"(?<![\w:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![\w:])",
+    "hardware address": r":(?<=[0-9A-Fa-f]{2}:)(?<![\w:]..:)"
+    r"[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){4}(?![\w:])",
     "host name": r"(?<![\w./@-])[A-Za-z][\w-]*(?:\.[\w-]+)+\.(?:edu|org|com|net|gov|local|internal"
     r"|lan|be|ca|ch|cn|cz|de|dk|es|eu|fi|fr|it|jp|kr|nl|no|pl|pt|se|uk)(?![\w.(-]*[\w(/])",
     "address": r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
@@ -83,10 +88,15 @@ class Detector:
 
 def _text(path: Path) -> str:
     """A file's text; of a table its schema and each different text in it."""
-    if path.suffix != ".parquet":
+    table = None
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+    elif path.suffix == ".csv":
+        with suppress(pa.ArrowInvalid):
+            table = csv.read_csv(path)
+    if table is None:
         return path.read_text(encoding="utf-8", errors="replace")
-    table = pq.read_table(path)
-    texts = [c.unique().to_pylist() for c in table.columns if c.type == "string"]
+    texts = [c.unique().to_pylist() for c in table.columns if c.type in (pa.string(), pa.binary())]
     return "\n".join([table.schema.to_string(), *map(str, chain(*texts))])
 
 

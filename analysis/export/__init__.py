@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis import estimates, runs
 from analysis.files import read_table
+from workflow.collocation.spec.redaction import secrets_in
 
 # Target → its module, and the package that it needs.
 TARGETS = {"tensorboard": ("event_files", "tensorboard")}
@@ -126,6 +127,9 @@ def run(given: Namespace) -> str:
     """The command: how many cells were exported, how many were there, and where that is."""
     found = cells(given.folder)
     module, package = TARGETS[given.to]
+    texts = [run._replace(readings=None) for cell in found for run in (cell.whole, *cell.jobs)]
+    if secrets := sorted({kind for _, kind in secrets_in("\n".join(map(str, texts)))}):
+        raise ValueError(f"{given.folder}: not exported: its tables hold a {', a '.join(secrets)}")
     os.environ.update(MLFLOW | os.environ)
     try:
         target = import_module(f"analysis.export.{module}")

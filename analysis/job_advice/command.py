@@ -16,6 +16,7 @@ from analysis.job_advice.answer import Job, Measured, Option
 from analysis.job_advice.request import Request
 from analysis.job_advice.study import Study
 from analysis.records import flags
+from workflow.collocation.spec.redaction import redacted, redacted_words, write_private
 
 WAITING = (
     "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
@@ -55,7 +56,7 @@ def _answered(asked: Request, study: Study, as_json: bool) -> str:
             raise ValueError(f"{names[0][0]} jobs: measured, and no number counts: {study.folder}")
     said = Answer(asked, job, sets, chosen, found, study.folder)
     path, text = study.folder / "advice.json", json.dumps(said.as_json(), indent=1)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_private(path, text + "\n")
     if found:
         try:
             study.pages()
@@ -153,13 +154,13 @@ class Answer:
         bounds = {"slowdown": asked.slowdown, "memory_gb": asked.memory_gb}
         alone = {"rate": job.rate, "unit": f"{asked.unit}/s", **job.shares, "cores": job.cores}
         return {
-            "run": asked.words,
+            "run": redacted_words(asked.words),
             "folder": asked.directory,
             "jobs": told.n if told else 1,
             "method": told.method if told else "naive",
             "cores": job.may_use,
             "memory_gb": job.memory_gb or None,
-            "asked": asked.title,
+            "asked": redacted(asked.title),
             "bounds": {name: value if isfinite(value) else None for name, value in bounds.items()},
             "card": job.card,
             "alone": alone,

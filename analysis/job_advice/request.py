@@ -16,6 +16,7 @@ from pathlib import Path
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import allowed, bounded, not_allowed
 from workflow.collocation.spec.load import check, load_workloads
+from workflow.collocation.spec.redaction import redacted_words
 from workflow.collocation.spec.study import seconds, with_unit
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
@@ -59,6 +60,7 @@ class Request:
     def study(self) -> str:
         """`advise-train-1a2b3c`: the same question has the same study, which goes on."""
         entry = {key: value for key, value in self.entry.items() if key != "environment"}
+        entry |= {"run": redacted_words(self.words)} if self.words else {}  # a token may be renewed
         told = [entry, self.implementation, self.most]
         said = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
         return f"advise-{self.job}-{said[:6]}"
@@ -111,15 +113,15 @@ def _script(given: Namespace) -> dict:
 
 
 def _environment() -> dict[str, str | None]:
-    """The shell's, as the script has it without us: by name alone, but for what could change a
-    measurement, whose values are recorded.
+    """The shell's, as the script has it without us: by name alone, but for variables whose values
+    are recorded.
     """
 
     def ours(name: str) -> bool:
         return variables.OF_THE_STUDY.fullmatch(name) or variables.passes(name)
 
     names = [name for name in sorted(os.environ) if not (ours(name) or OF_A_SHELL.fullmatch(name))]
-    return {name: os.environ[name] if variables.TELLING.fullmatch(name) else None for name in names}
+    return {name: os.environ[name] if variables.recorded(name) else None for name in names}
 
 
 def _program(word: str, directory: Path) -> str:

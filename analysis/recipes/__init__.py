@@ -2,13 +2,18 @@
 
 import json
 import math
+import os
 import shlex
+import stat
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis.job_advice.request import CPU, SHELL
+from workflow.collocation.spec.load import load_workloads
+from workflow.collocation.spec.redaction import HIDDEN, redacted_words
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -78,6 +83,8 @@ def run(given: Namespace) -> str:
             raise ValueError(f"{given.advice}: no JSON: {error}") from None
         if missing := [key for key in KEYS if key not in said]:
             raise ValueError(f"{given.advice}: the advice lacks {', '.join(missing)}")
+        if HIDDEN in str(said["run"]):
+            said["run"] = _as_run(given.advice, said["run"])
     elif None in (given.jobs, given.method):
         raise ValueError("say JOBS=4 METHOD=mps RUN='python train.py', or ADVICE=FILE")
     else:
@@ -86,4 +93,16 @@ def run(given: Namespace) -> str:
     note = "Advised on a CPU, which says nothing about sharing a GPU. "
     set_ = {key: said[key] for key in KEYS if key != "run"}
     set_["note"] = note if said.get("card") == CPU else ""
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(1).st_mode):  # `> start.sh`, which holds the command
+            os.fchmod(1, 0o700)
     return recipe(given.system, said["run"], **set_).rstrip()
+
+
+def _as_run(advice: Path, shown: list[str]) -> list[str]:
+    """The command of an advice with its secrets, from the catalogue beside it."""
+    catalogue = advice.parent / "plan" / "workloads.yaml"
+    for job in load_workloads(catalogue).values():
+        if job.kind == "command" and redacted_words(job.run) == shown:
+            return job.run
+    raise ValueError(f"{advice}: {catalogue} has another command; give RUN, JOBS and METHOD")

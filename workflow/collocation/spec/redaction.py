@@ -47,7 +47,7 @@ PLACEHOLDER = (
 VALUE = rf"(?!\\?[\"']?{PLACEHOLDER})"
 VALUE += r"(\"[^\"]+\"|'[^']+'|\\\"[^\"]+\"|[^\s\"';&|<>()]+)"
 RANDOM = r"((?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])[\w+/=.~-]{16,})"
-NEXT = r"(?:=(?!=)|(?:\s+|\\?[\"']\s*,\s*\\?[\"'])(?!-))"  # the option's value; also in a list of JSON
+NEXT = r"(?:=(?!=)|(?:\s+|\\?[\"']\s*,\s*\\?[\"'])(?!-))"  # to its value, in a list of JSON too
 # Kind → pattern; the last group that matched is the secret, or else all of it.
 PATTERNS = {
     "token": rf"\b(?:{TOKENS})",
@@ -79,8 +79,9 @@ NEEDED = {
     "authorization": ["basic", "bearer"],
 }
 LONG = re.compile(r"[\w-]{20}|PRIVATE KEY|hooks.slack")  # what detect-secrets may know
-# Kinds of detect-secrets that are told by randomness or a short name: digests are random, too.
-VAGUE = ("Base64", "Hex", "Public IP", "Secret Keyword", "Cloudant", "IBM", "SoftLayer")
+# Kinds of detect-secrets that are told by randomness, as digests are, or by a short name; and URLs,
+# where it takes {name} for a password.
+VAGUE = ("Base64", "Hex", "Public IP", "Secret Keyword", "Cloudant", "IBM", "SoftLayer", "Basic")
 _NAMED, _OPTION = re.compile(rf"[\w.+-]*?{NAME}"), re.compile(rf"-[\w.-]*?{NAME}")
 _PLACEHOLDER, _NO_VALUE = re.compile(PLACEHOLDER), re.compile(rf"{PLACEHOLDER}|-.*", re.DOTALL)
 _OURS = {kind: re.compile(pattern) for kind, pattern in PATTERNS.items()}
