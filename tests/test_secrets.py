@@ -122,6 +122,7 @@ HARMLESS = [
     "usage: [--token TOKEN] [--password PASSWORD]; Basic authentication, bearer of messages",
     "https://example.org:8080/@user/x postgresql://user@host/db git@|example.org:x/y.git",
     "https://{user}:{password}@example.org/ docker run -u 1000:1000",
+    "what detect-secrets finds; the fine-grained-token page, a bank-password manager",
     "time to first token: 500 ms, key: value, secret of success",
 ]
 

@@ -57,8 +57,8 @@ PATTERNS = {
     "password in a URL": r"://[^\s/?#\"'<>:@]*:(?!\d{1,5}[/?#])"
     rf"(?!{PLACEHOLDER}@)([^\s\"'<>]+)@(?=[\w\[{{.-])",
     "token in a URL": r"://([\w.~%-]{20,})@",
-    "value of an option": rf"-[\w.-]{{0,60}}?{NAME}{NEXT}{VALUE}",
-    "value of a key": rf"-(?:[\w.-]{{0,60}}[-_.])?key{NEXT}{RANDOM}",
+    "value of an option": rf"-(?<!\w-)[\w.-]{{0,60}}?{NAME}{NEXT}{VALUE}",
+    "value of a key": rf"-(?<!\w-)(?:[\w.-]{{0,60}}[-_.])?key{NEXT}{RANDOM}",
     "value of a name": rf"{NAME}(?:=(?!=){VALUE}"
     r"|\\?[\"']?\s{0,3}[=:]\s{0,3}\\?[\"'](?!\*\*\*)([^\"'\s\\]{4,})\\?[\"'])",
     "login": r"(?:-u|--user|--proxy-user)(?:=|\s+|[\"']\s*,\s*[\"'])[\"']?"
@@ -66,7 +66,8 @@ PATTERNS = {
     "W&B key": r"(?:wandb|WANDB|W&B)[^\n]{0,80}?(?<![\w@/])([0-9a-f]{40})(?!\w)",
     "value of a header": r"(?:[Aa]uthorization|AUTHORIZATION|[Xx]-[\w-]{0,20}(?:[Kk]ey|[Tt]oken)"
     r"|(?:PRIVATE|JOB|Private|Job|private|job)-(?:TOKEN|[Tt]oken))"
-    rf"\\?[\"']?\s*[=:]\s*\\?[\"']?+(?:(?i:basic|bearer|token)\s+)?+{VALUE}",
+    rf"\\?[\"']?\s*[=:]\s*\\?[\"']?+(?:(?i:basic|bearer|token)\s+)?+"
+    rf"(?!{PLACEHOLDER})([\w+/.~-]{{6,}}=*)",
     "authorization": r"\b(?:Basic|Bearer|basic|bearer|BASIC|BEARER)\s+"
     r"(?=\S*(?:\d|=|[a-z][A-Z]))([\w+/.~-]{8,}=*)",
 }
