@@ -204,6 +204,17 @@ def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to, module, 
     assert said.count("\n") == 1 and said.rstrip().endswith(f"constraints.txt {package}")
 
 
+@tensorboard
+def test_secrets_are_not_exported(study, export):
+    path = study / "runs.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[0]["hardware"] = "gh" + "p_" + 36 * "a"
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
+    said = export("tensorboard", code=1)
+    assert "not exported: its tables hold a token" in said and said.count("\n") == 1
+    assert not (study / "tensorboard").exists()
+
+
 @pytest.mark.parametrize("file", ["mlruns/1/meta.yaml", "tensorboard/1x_a/events.out.tfevents.1"])
 def test_what_is_exported_holds_paths_and_does_not_ship(file):
     assert never_ships(file)

@@ -391,7 +391,9 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     """It fails, is mended, is interrupted, is measured, and then known."""
     pytest.importorskip("torch")
     studio.folder.mkdir()
+    password = "hunter" + "2"
     script, words = studio.folder / "train.py", [*SCRIPT, "--config", "gpu=cpu results=results"]
+    words[1] += f" --password {password}"
     script.write_text("raise SystemExit('no data here')")
     code, out, err = advise(studio, *words)
     assert code == 1 and not out and len(records(studio)) == 1
@@ -416,13 +418,23 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
         assert "steps/s" in text and "as it is" in text
         assert "samples/s" not in text and "paper style" not in text
 
+    files = {path for path in studio.folder.rglob("*") if path.is_file()}
+    holding = {path for path in files if password.encode() in path.read_bytes()}
+    assert {path.parent.name for path in holding} <= {"plan", "a1", "a2", "r1"} and holding
+    [file] = studio.folder.glob("results/*/advice.json")
+    private = holding | known.keys() | {file}
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}, private
+
+    words[1] = words[1].replace(password, password + "3")  # it is renewed
     code, out, err = advise(studio, *words, "--json")
     said = json.loads(out)
     assert code == 0 and records(studio) == known
-    [file] = studio.folder.glob("results/*/advice.json")
+    assert said["run"][-2:] == ["--password", "***"] and said["asked"].endswith("--password ***")
     assert json.loads(file.read_text()) == said and set(KEYS) <= said.keys()
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
-    assert not main(["recipe", "--advice", str(file)]) and "on a CPU" in capsys.readouterr().out
+    assert not main(["recipe", "--advice", str(file)])
+    recipe = capsys.readouterr().out
+    assert "on a CPU" in recipe and f"--password {password}3" in recipe
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -325,6 +325,31 @@ def test_make_recipe_of_an_advice_needs_nothing_else(tmp_path):
     assert make(f"ADVICE={file}") == make(f"ADVICE={file}", "RUN=") == expected
 
 
+def test_the_secrets_of_an_advice_come_from_its_catalogue(tmp_path, capfd):
+    """Which its owner alone reads, as the script that is made."""
+    file, plan = tmp_path / "advice.json", tmp_path / "plan"
+    advice = {"run": ["python", "t.py", "--token", "***"], "folder": ".", "jobs": 2, "cores": None}
+    file.write_text(json.dumps(advice | {"method": "naive", "memory_gb": None}))
+    made, command = tmp_path / "start.sh", [sys.executable, "-m", "analysis", "recipe"]
+
+    def script() -> int:
+        with made.open("w") as output:
+            return subprocess.call([*command, "--advice", file], cwd=REPOSITORY, stdout=output)
+
+    plan.mkdir()
+    for token, code in (("abc", 0), ("", 1)):
+        job = {
+            "kind": "command",
+            "batch_size": 1,
+            "run": [*advice["run"][:3], *filter(None, [token])],
+        }
+        (plan / "workloads.yaml").write_text(json.dumps({"t": job}))
+        assert script() == code
+        assert ("t.py --token abc" in made.read_text()) is (code == 0)
+    assert re.search("another command; give RUN, JOBS", capfd.readouterr().err)
+    assert made.stat().st_mode & 0o777 == 0o700
+
+
 def make(*words: str) -> str:
     command = ["make", "-s", f"PYTHON={sys.executable}", "VENV=", "recipe", *words]
     made = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

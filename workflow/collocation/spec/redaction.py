@@ -14,7 +14,8 @@ HIDDEN = "***"
 OWNER_ALONE = partial(os.open, mode=0o600)  # opens files that hold a command line
 # Tokens by their beginnings, beside those that detect-secrets finds.
 TOKENS = (
-    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|gl[a-z]{2,5}-[\w.-]{20,}|nvapi-[\w-]{20,}"
+    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|nvapi-[\w-]{20,}"
+    r"|gl(?:pat|dt|ft|rt|cbt|ptt|soat|imt|agent|oas|wt)-[\w.-]{20,}"
     r"|hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}"
     r"|AIza[\w-]{30,}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}|pypi-\w{16}[\w-]*|npm_[A-Za-z0-9]{20,}"
     r"|sk-(?:\w{20}|(?=[\w-]*\d)[\w-]{20})[\w-]*|[rs]k_(?:live|test)_\w{16,}|gsk_[A-Za-z0-9]{20,}"
