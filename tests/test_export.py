@@ -208,10 +208,13 @@ def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to, module, 
 def test_secrets_are_not_exported(study, export):
     path = study / "runs.parquet"
     rows = pq.read_table(path).to_pylist()
-    rows[0]["hardware"] = "gh" + "p_" + 36 * "a"
+    rows = [row | {"telemetry_source": "gh" + "p_" + 36 * "a"} for row in rows]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
     said = export("tensorboard", code=1)
-    assert "not exported: its tables hold a token" in said and said.count("\n") == 1
+    assert (
+        "not exported: its tables hold secrets: GitHub Token, token" in said
+        and said.count("\n") == 1
+    )
     assert not (study / "tensorboard").exists()
 
 

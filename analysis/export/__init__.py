@@ -129,7 +129,9 @@ def run(given: Namespace) -> str:
     module, package = TARGETS[given.to]
     texts = [run._replace(readings=None) for cell in found for run in (cell.whole, *cell.jobs)]
     if secrets := sorted({kind for _, kind in secrets_in("\n".join(map(str, texts)))}):
-        raise ValueError(f"{given.folder}: not exported: its tables hold a {', a '.join(secrets)}")
+        raise ValueError(
+            f"{given.folder}: not exported: its tables hold secrets: {', '.join(secrets)}"
+        )
     os.environ.update(MLFLOW | os.environ)
     try:
         target = import_module(f"analysis.export.{module}")
