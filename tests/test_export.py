@@ -211,10 +211,7 @@ def test_secrets_are_not_exported(study, export):
     rows = [row | {"telemetry_source": "gh" + "p_" + 36 * "a"} for row in rows]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
     said = export("tensorboard", code=1)
-    assert (
-        "not exported: its tables hold secrets: GitHub Token, token" in said
-        and said.count("\n") == 1
-    )
+    assert "it holds secrets: GitHub Token, token" in said and said.count("\n") == 1
     assert not (study / "tensorboard").exists()
 
 

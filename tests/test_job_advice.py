@@ -291,6 +291,17 @@ def test_the_same_question_has_the_same_study(place):
     ]
 
 
+def test_of_the_shells_variables_those_of_a_list_are_recorded_with_their_values(place, monkeypatch):
+    values = {"OMP_PROC_BIND": "1", "NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4:8"}
+    values |= {"PYTORCH_CUDA_ALLOC_CONF": "x:1", "TORCH_LOGS": "a", "LD_PRELOAD": "x.so"}
+    names = ["NVIDIA_API_KEY", "LD_SDK_KEY", "NVIDIA_X", "LD_X", "TORCH_TOKEN", "CUDA_PASS", "MINE"]
+    for name in (*values, *names):
+        monkeypatch.setenv(name, values.get(name, "secret"))
+    recorded = read(run="python train.py").entry["environment"]
+    expected = values | dict.fromkeys(names)
+    assert expected.items() <= recorded.items() and "secret" not in recorded.values()
+
+
 SHELL = ["cd x && python train.py", "FOO=1 python train.py", "a | b"]
 SHELL += ["python train.py --data ~/x", "python train.py data/*.txt"]
 

@@ -14,6 +14,7 @@ import pytest
 from release import private
 from release.manifest import shipped
 from tests.studio import REPOSITORY
+from workflow.collocation.spec.cell import digest
 from workflow.collocation.spec.redaction import HIDDEN, redacted, redacted_words, secrets_in
 
 RANDOM = random.Random(54)
@@ -146,6 +147,18 @@ def test_the_repository_passes():
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=REPOSITORY, text=True)
     names = [name for name in listed.split("\0") if name and not name.startswith("results/")]
     assert [*private.Detector({}).search(REPOSITORY, names)] == []
+
+
+def test_a_record_that_holds_a_secret_is_of_the_same_cell():
+    """As those of earlier versions, and as those of a renewed one."""
+    digests = set()
+    for secret in ("abc" + "123", "def" + "456", HIDDEN):
+        job = {"kind": "command", "batch_size": 1, "run": ["t.py", "--token", secret, "--lr", "1"]}
+        job |= {"workload": "t", "environment": {"A_KEY": secret, "B": "x", "C": None}}
+        digests.add(digest({"members": [job]}))
+    others = [job | {"run": ["t.py", "--lr", "2"]}, job | {"environment": {"B": "y"}}]
+    assert len(digests) == 1
+    assert digests.isdisjoint({digest({"members": [other]}) for other in others})
 
 
 COMMANDS = [

@@ -128,10 +128,8 @@ def run(given: Namespace) -> str:
     found = cells(given.folder)
     module, package = TARGETS[given.to]
     texts = [run._replace(readings=None) for cell in found for run in (cell.whole, *cell.jobs)]
-    if secrets := sorted({kind for _, kind in secrets_in("\n".join(map(str, texts)))}):
-        raise ValueError(
-            f"{given.folder}: not exported: its tables hold secrets: {', '.join(secrets)}"
-        )
+    if kinds := sorted({kind for _, kind in secrets_in("\n".join(map(str, texts)))}):
+        raise ValueError(f"{given.folder}: not exported: it holds secrets: {', '.join(kinds)}")
     os.environ.update(MLFLOW | os.environ)
     try:
         target = import_module(f"analysis.export.{module}")
