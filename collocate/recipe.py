@@ -1,5 +1,8 @@
 """`collocate recipe`: a script that starts several copies of a job on one GPU."""
 
+import os
+import stat
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -60,4 +63,8 @@ def recipe(
         numbers = {"jobs": jobs, "cores": cores, "memory_gb": memory}
         place = {"run": words, "folder": str(Path.cwd()), "method": method.value}
         content = check(recipes.Recipe, place | numbers, "recipe")
-    print(recipes.recipe(content, system.value).rstrip())
+    script = recipes.recipe(content, system.value).rstrip()
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(1).st_mode):  # `> start.sh`: the command is its owner's alone
+            os.fchmod(1, 0o700)
+    print(script)

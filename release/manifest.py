@@ -21,7 +21,7 @@ _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/([^/]+)")
 # What an invocation leaves behind, or what is large and soon made again.
 _NEVER = {"complete", "report.zip", "report.html", RAW, MANIFEST}
 _NEVER_ENDING = (".svg", ".partial")
-_UNSEEN = {"log", "jobs", "ready", "mlruns"}  # folders
+_UNSEEN = {"log", "jobs", "plan", "ready", "mlruns"}  # folders
 # Made by libraries that write other bytes with each version: not made again, but held by its hash.
 _AS_SEALED = (".png", ".pdf", "explorer.html")
 

@@ -179,7 +179,7 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
     with whole(target) as partial:
         partial.mkdir()
         for file in files:
-            shutil.copyfile(source / attempt.folder / file, partial / file)
+            shutil.copy(source / attempt.folder / file, partial / file)
         if Attempt(cell, number) != attempt:
             record = read_json(partial / RUN)
             record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}

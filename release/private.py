@@ -13,24 +13,30 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
+
+from workflow.collocation.spec.redaction import HIDDEN, secrets_in
 
 # Names that many machines have tell nothing.
 COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}
 COMMON |= {"/root", "/home"}
 PLACES = "home|u|Users|users|root|work|tmp|mnt|media|scratch|var|opt|srv|workspaces?|private|gpfs"
 PLACES += "|lustre|lus|data|nfs|export|shared|projects?|storage|beegfs|cluster|afs|net|ceph"
+# Each alternative begins with a literal, to which `re` skips quickly.
 PATTERNS = {
-    "path": rf"(?<![\w.:/<*-])/(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*|(?i:file):/{{1,3}}[\w.~%-]\S*"
-    r"|(?<!\w)[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|(?<![\w~/])~[a-z_][\w-]+(?=/)",
+    "path": rf"/(?<![\w.:/<*-]/)(?:{PLACES})/[\w.@+-]+(?:/[\w.@+-]+)*"
+    r"|(?:file|FILE|File):/{1,3}[\w.~%-]\S*|~(?<![\w~/]~)[a-z_][\w-]+(?=/)"
+    r"|:(?<=[A-Za-z]:)\\{1,2}Users\\{1,2}[\w.-]+",
     "process of somebody": r"PID \d+ \([^\n]*?, owner (?!root\))[^()\n]*\)"
     r"|\bof user [\w.@-]+(?= may have)",
-    "e-mail address": r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]{2,}(?![\w.]*\w@)",
+    "e-mail address": r"@(?<=[\w.+-]@)\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]{2,}(?![\w.]*\w@)",
     "serial number": r'(?i:"(?:\w*serial_?(?:number|no)|(?:gpu|board|card)_?serial)")',
-    "hardware address": r"(?<![\w:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![\w:])",
+    "hardware address": r":(?<=[0-9A-Fa-f]{2}:)(?<![\w:]..:)"
+    r"[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){4}(?![\w:])",
     "host name": r"(?<![\w./@-])[A-Za-z][\w-]*(?:\.[\w-]+)+\.(?:edu|org|com|net|gov|local|internal"
     r"|lan|be|ca|ch|cn|cz|de|dk|es|eu|fi|fr|it|jp|kr|nl|no|pl|pt|se|uk)(?![\w.(-]*[\w(/])",
-    "token": r"\b(?:gh[pousr]_\w{20,}|hf_[A-Za-z]{20,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,})\b",
     "address": r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
     r"|(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,37}[0-9A-Fa-f](?:%\w+)?(?![\w:])",
 }
@@ -55,33 +61,42 @@ class Detector:
     def __init__(self, names: Mapping[str, str] | None = None):
         own = (own_names() if names is None else names).items()
         words = [(kind, rf"(?<!\w){re.escape(name)}(?!\w)") for name, kind in own]
+        self.kinds = {*PATTERNS, *(kind for kind, _ in words)}
         self.patterns = [(kind, re.compile(p)) for kind, p in [*PATTERNS.items(), *words]]
 
     def in_text(self, text: str) -> dict[str, str]:
-        """What was found → its kind."""
+        """What was found → its kind; of secrets the first kind."""
         found = {
             one[0]: kind
             for kind, pattern in self.patterns
             for one in pattern.finditer(text)
             if kind != "address" or _is_address(one[0])
         }
-        return {one: kind for one, kind in found.items() if not one.startswith(HARMLESS)}
+        found = {one: kind for one, kind in found.items() if not one.startswith(HARMLESS)}
+        return found | dict(reversed([*secrets_in(text)]))
 
     def search(self, folder: Path, names: Iterable[str]) -> Iterator[str]:
-        """Sentences: what files hold, and where. Images are left out."""
+        """Sentences: what files hold, and where; of a secret its beginning. Images are left out."""
         for name in names:
             if name.endswith((".png", ".pdf", ".gz")):
                 continue
             for found, kind in self.in_text(_text(folder / name)).items():
-                yield f"private: {name}: {kind} {found!r}"
+                beginning = found[:4] * (len(found) > 15)
+                shown = repr(found) if kind in self.kinds else f"{beginning}{HIDDEN}"
+                yield f"private: {name}: {kind} {shown}"
 
 
 def _text(path: Path) -> str:
     """A file's text; of a table its schema and each different text in it."""
-    if path.suffix != ".parquet":
+    table = None
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+    elif path.suffix == ".csv":
+        with suppress(pa.ArrowInvalid):
+            table = csv.read_csv(path)
+    if table is None:
         return path.read_text(encoding="utf-8", errors="replace")
-    table = pq.read_table(path)
-    texts = [c.unique().to_pylist() for c in table.columns if c.type == "string"]
+    texts = [c.unique().to_pylist() for c in table.columns if c.type in (pa.string(), pa.binary())]
     return "\n".join([table.schema.to_string(), *map(str, chain(*texts))])
 
 

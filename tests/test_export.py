@@ -199,5 +199,15 @@ def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to):
     assert message.rstrip().endswith("constraints.txt mlflow-skinny")
 
 
+def test_secrets_are_not_exported(study, export):
+    path = study / "runs.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows = [row | {"telemetry_source": "gh" + "p_" + 36 * "a"} for row in rows]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
+    said = export("mlflow", code=1)
+    assert "it holds secrets: GitHub Token, token" in said and said.count("\n") == 1
+    assert not (study / "mlruns").exists()
+
+
 def test_what_is_exported_holds_paths_and_does_not_ship():
     assert never_ships("mlruns/1/meta.yaml")

@@ -264,6 +264,17 @@ def test_the_same_question_has_the_same_study(place):
         request.of_catalogue("resnet26_tiy", Path("config/workloads.yaml"))
 
 
+def test_of_the_shells_variables_those_of_a_list_are_recorded_with_their_values(place, monkeypatch):
+    values = {"OMP_PROC_BIND": "1", "NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4:8"}
+    values |= {"PYTORCH_CUDA_ALLOC_CONF": "x:1", "TORCH_LOGS": "a", "LD_PRELOAD": "x.so"}
+    names = ["NVIDIA_API_KEY", "LD_SDK_KEY", "NVIDIA_X", "LD_X", "TORCH_TOKEN", "CUDA_PASS", "MINE"]
+    for name in (*values, *names):
+        monkeypatch.setenv(name, values.get(name, "secret"))
+    recorded = script("python", "train.py").entry["environment"]
+    expected = values | dict.fromkeys(names)
+    assert expected.items() <= recorded.items() and "secret" not in recorded.values()
+
+
 def test_a_program_is_that_of_the_shell(place, monkeypatch):
     assert script("python", "train.py", "a b").words == [sys.executable, "train.py", "a b"]
     monkeypatch.setenv("VIRTUAL_ENV", "/theirs")
@@ -342,7 +353,9 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     """It fails, is mended, is interrupted, is measured, and then known."""
     pytest.importorskip("torch")
     studio.folder.mkdir()
-    script, words = studio.folder / "train.py", ["--set", "gpu=cpu", *SCRIPT]
+    password = "hunter" + "2"
+    script = studio.folder / "train.py"
+    words = ["--set", "gpu=cpu", *SCRIPT, "--password", password]
     script.write_text("raise SystemExit('no data here')")
     code, out, err = advise(studio, *words)
     assert code == 1 and not out and len(records(studio)) == 1
@@ -367,13 +380,23 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
         assert "steps/s" in text and "as it is" in text
         assert "samples/s" not in text and "paper style" not in text
 
+    files = {path for path in studio.folder.rglob("*") if path.is_file()}
+    holding = {path for path in files if password.encode() in path.read_bytes()}
+    assert {path.parent.name for path in holding} <= {"plan", "a1", "a2", "r1"} and holding
+    [file] = studio.folder.glob("results/*/advice.json")
+    private = holding | known.keys() | {file}
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}, private
+
+    words[-1] += "3"  # it is renewed
     code, out, err = advise(studio, "--json", *words)
     said = json.loads(out)
     assert code == 0 and records(studio) == known
-    [file] = studio.folder.glob("results/*/advice.json")
+    assert said["run"][-2:] == ["--password", "***"] and said["asked"].endswith("--password '***'")
     assert json.loads(file.read_text()) == said
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
-    assert not main(["recipe", str(file)]) and "on a CPU" in capsys.readouterr().out
+    assert not main(["recipe", str(file)])
+    recipe = capsys.readouterr().out
+    assert "on a CPU" in recipe and f"--password {password}3" in recipe
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -396,3 +396,23 @@ def typed(folder: Path, *words: str) -> str:
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout
+
+
+def test_the_secrets_of_an_advice_come_from_its_catalogue(tmp_path, capfd):
+    """Which its owner alone reads, as the script that is made."""
+    file, plan = tmp_path / "advice.json", tmp_path / "plan"
+    file.write_text(json.dumps(ADVICE | {"run": ["python", "t.py", "--token", "***"]}))
+    made, command = tmp_path / "start.sh", [sys.executable, "-m", "collocate", "recipe", file]
+
+    def script() -> int:
+        with made.open("w") as output:
+            return subprocess.call(command, cwd=REPOSITORY, stdout=output)
+
+    plan.mkdir()
+    for token, code in (["abc"], 0), ([], 1):
+        job = {"kind": "command", "batch_size": 1, "run": ["python", "t.py", "--token", *token]}
+        (plan / "workloads.yaml").write_text(json.dumps({"t": job}))
+        assert script() == code
+        assert ("t.py --token abc" in made.read_text()) is (code == 0)
+    assert re.search("has another command", capfd.readouterr().err)
+    assert made.stat().st_mode & 0o777 == 0o700

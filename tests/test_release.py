@@ -278,12 +278,14 @@ def test_differences_are_of_values_not_of_bytes(one, other, same):
 
 
 def test_what_is_private_or_unfinished_is_not_sealed(copy, capsys):
-    (copy / "datasets" / "notes.json").write_text(json.dumps({"path": SECRET}))
+    token = "gh" + "p_" + 36 * "a"
+    (copy / "datasets" / "notes.json").write_text(json.dumps({"path": SECRET, "note": token}))
     (copy / "cells" / NEVER_RUN / "a1").mkdir(parents=True)
     (copy / "cells" / NEVER_RUN / "a1" / "note").write_bytes(b"")
     assert seal(copy) == 1
     said = capsys.readouterr().err
     assert "datasets/notes.json: path" in said and f"{NEVER_RUN}/a1 has no run.json" in said
+    assert "datasets/notes.json: token" in said and token not in said
 
 
 def test_an_archive_checks_itself(finished, tmp_path):

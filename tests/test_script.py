@@ -30,8 +30,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int)
 parser.add_argument("--seed", type=int)
 parser.add_argument("--steps", type=int, default=10**6)
+parser.add_argument("--password", default="")
 args = parser.parse_args()
 random = np.random.default_rng(args.seed)
+print("a password of", len(args.password))
 x = random.standard_normal((4096, 20))
 y, w = x @ random.standard_normal(20) > 0, np.zeros(20)
 for i in range(args.steps):
@@ -48,7 +50,8 @@ import numpy as np
 for i in range(1, 10**6):
     print(f"Iteration {i}, loss = {np.linalg.norm(np.ones((300, 300)) @ np.ones((300, 300))) / i}")
 """
-RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}"]
+PASSWORD = "hunter" + "2 of nobody"
+RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}", "--password", PASSWORD]
 HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}
 PRINTED = {"kind": "command", "run": ["python", "-c", PRINTS], "batch_size": 1797}
 PRINTED |= {"steps": r"Iteration (?P<step>\d+), loss", "warmup_steps": 5}
@@ -81,7 +84,7 @@ while time.monotonic() < went + 1.2:
         went = now
 time.sleep(600)
 """
-ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None}}
+ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None, "MY_KEY": PASSWORD}}
 CATALOGUE = {
     "hooked": HOOKED,
     "printed": PRINTED,
@@ -146,6 +149,27 @@ def test_a_script_finds_places_and_what_the_catalogue_sets_for_it(measured):
     assert record["provenance"]["environment"]["dropped"][:2] == dropped
     assert record["spec"]["members"][0]["environment"]["TOKEN"] is None
     assert "of the shell" not in str(record)
+
+
+def test_what_is_secret_in_a_command_stands_in_no_record(measured):
+    """It is run as it is, from a file that is for its owner alone; and it may be renewed."""
+    studio, records = measured
+    [hooked, family] = (
+        records[f"1x_{name}"]["spec"]["members"][0] for name in ("hooked", "family")
+    )
+    assert hooked["run"] == [*RUN[:-1], "***"] and family["environment"]["MY_KEY"] == "***"
+    log = folder(studio, records["1x_hooked"]) / "log/member0.log"
+    assert f"a password of {len(PASSWORD)}" in log.read_text()
+    files = [path for path in studio.results.rglob("*") if path.is_file()]
+    holding = {path for path in files if PASSWORD.encode() in path.read_bytes()}
+    assert {path.relative_to(studio.results).parts[0] for path in holding} == {"jobs"}
+    private = holding | {path for path in files if path.name == "run.json"}
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
+    catalogue, config = studio.folder / "workloads.yaml", {"attempts": 1}
+    planned, text = studio.plan(config=config).output, catalogue.read_text()
+    catalogue.write_text(text.replace(PASSWORD, "another one"))
+    assert studio.plan(config=config).output == planned and "changed" not in planned
+    catalogue.write_text(text)
 
 
 def test_scripts_share_and_start_together_from_the_seed_that_they_are_handed(measured):

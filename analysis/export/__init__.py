@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis import estimates, runs
 from analysis.files import read_table
+from workflow.collocation.spec.redaction import secrets_in
 
 # Where the user has none: a store in a folder, no word to its makers, no line for each run, and an
 # error within seconds.
@@ -128,6 +129,9 @@ def export(folder: Path, names: str) -> str:
     if re.fullmatch(r"[^/]*:\d+(/.*)?", uri):  # MLflow would make a folder of that name
         raise ValueError(f"MLFLOW_TRACKING_URI={uri}: has no scheme; give http://{uri}")
     found = cells(folder)
+    texts = [run._replace(readings=None) for cell in found for run in (cell.whole, *cell.jobs)]
+    if kinds := sorted({kind for _, kind in secrets_in("\n".join(map(str, texts)))}):
+        raise ValueError(f"{folder}: not exported: it holds secrets: {', '.join(kinds)}")
     os.environ.update(MLFLOW | os.environ)
     try:
         from analysis.export.mlflow_runs import write

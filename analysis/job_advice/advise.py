@@ -14,6 +14,7 @@ from analysis.job_advice.answer import Job, Measured, Option
 from analysis.job_advice.request import Request
 from analysis.job_advice.study import Study
 from analysis.records import flags
+from workflow.collocation.spec.redaction import redacted, redacted_words, write_private
 
 WAITING = (
     "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
@@ -39,7 +40,7 @@ def advise(request: Request, study: Study) -> dict:
             measured = _measure(request, study, job, sets, chosen)
         advice = Decision(request, job, sets, chosen, measured).as_json()
         path = study.folder / "advice.json"
-        path.write_text(json.dumps(advice, indent=1) + "\n", encoding="utf-8")
+        write_private(path, json.dumps(advice, indent=1) + "\n")
         if measured:
             try:
                 study.pages()
@@ -131,13 +132,13 @@ class Decision:
         bounds = {"slowdown": request.slowdown, "memory_gb": request.memory_gb}
         first = next(iter(self.measured), None)
         return {
-            "run": request.words,
+            "run": redacted_words(request.words),
             "folder": request.directory,
             "jobs": start.n if start else 1,
             "method": start.method if start else "naive",
             "cores": job.may_use,
             "memory_gb": job.memory_gb or None,
-            "asked": request.title,
+            "asked": redacted(request.title),
             "verdict": self.verdict(),
             "notes": self.notes(),
             "bounds": {name: value if isfinite(value) else None for name, value in bounds.items()},

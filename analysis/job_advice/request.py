@@ -17,6 +17,7 @@ from typing import Any
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import not_allowed
 from workflow.collocation.spec.load import check, load_workloads
+from workflow.collocation.spec.redaction import redacted_words
 from workflow.collocation.spec.workloads import PYTHON, CommandWorkload
 
 MOST = 8  # jobs
@@ -58,6 +59,7 @@ class Request:
     def study(self) -> str:
         """`advise-train-1a2b3c`: the same question has the same study, which goes on."""
         entry = {key: value for key, value in self.entry.items() if key != "environment"}
+        entry |= {"run": redacted_words(self.words)} if self.words else {}  # a token may be renewed
         told = [entry, self.implementation, self.most]
         said = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
         return f"advise-{self.job}-{said[:6]}"
@@ -113,15 +115,15 @@ def of_model(model: str, batch: int = 32, size: int = 224, **bounds: Any) -> Req
 
 
 def _environment() -> dict[str, str | None]:
-    """The shell's, as the script has it without us: by name alone, but for what could change a
-    measurement, whose values are recorded.
+    """The shell's, as the script has it without us: by name alone, but for variables whose values
+    are recorded.
     """
 
     def ours(name: str) -> bool:
         return variables.OF_THE_STUDY.fullmatch(name) or variables.passes(name)
 
     names = [name for name in sorted(os.environ) if not (ours(name) or OF_A_SHELL.fullmatch(name))]
-    return {name: os.environ[name] if variables.TELLING.fullmatch(name) else None for name in names}
+    return {name: os.environ[name] if variables.recorded(name) else None for name in names}
 
 
 def _program(word: str, directory: Path) -> str:

@@ -22,6 +22,7 @@ from workflow.collocation.process_lifetime import ENDING, end_with_parent
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import LIVE, Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
+from workflow.collocation.spec.redaction import redacted, write_private
 
 ALONE_S = 12.0  # seconds of the job alone
 SET_S = 10.0  # of a set whose rival does not fit beside it
@@ -107,7 +108,7 @@ class Study:
         dataset = request.entry.get("dataset")
         measure = {"kind": "window", "window_s": ALONE_S, "warmup_s": 3, "settle_s": 0.5}
         study = {
-            "description": f"how many of one job fit on a GPU: {request.title}",
+            "description": f"how many of one job fit on a GPU: {redacted(request.title)}",
             "replicates": 1,
             "implementations": [request.implementation],
             "cores_for": request.most,
@@ -117,7 +118,7 @@ class Study:
         }
         catalogue = {request.job: request.entry}
         for place, content in ((path.with_name("workloads.yaml"), catalogue), (path, study)):
-            place.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+            write_private(place, yaml.safe_dump(content, sort_keys=False))  # the command is in it
 
     def _run(self, what: str, *arguments: str) -> None:
         """Have Snakemake measure what is left; a line that lives tells how far it is.

@@ -11,8 +11,9 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from analysis.job_advice.request import CPU
 from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.load import check
+from workflow.collocation.spec.load import check, load_workloads
 from workflow.collocation.spec.methods import MOST_MEMBERS
+from workflow.collocation.spec.redaction import HIDDEN, redacted_words
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -66,10 +67,21 @@ def recipe(given: Recipe, system: str = "bash") -> str:
 def read_advice(path: Path) -> Recipe:
     """What an advice.json advises to start. Raises ValueError with one line that names the file."""
     try:
-        return check(Recipe, json.loads(path.read_text("utf-8")), str(path))
+        given = check(Recipe, json.loads(path.read_text("utf-8")), str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ConfigError as error:
         raise ValueError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no JSON: {error}") from None
+    hidden = any(HIDDEN in word for word in given.run)
+    return given.model_copy(update={"run": _with_secrets(path, given.run)}) if hidden else given
+
+
+def _with_secrets(advice: Path, shown: list[str]) -> list[str]:
+    """The command of an advice with its secrets, from the catalogue beside it."""
+    catalogue = advice.parent / "plan" / "workloads.yaml"
+    for job in load_workloads(catalogue).values():
+        if job.kind == "command" and redacted_words(job.run) == shown:
+            return job.run
+    raise ValueError(f"{advice}: {catalogue} has another command; give the command itself")

@@ -60,6 +60,8 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
                 record = found_here
         except run_json.OtherVersion as error:
             raise ConfigError(str(error)) from None
+        except PermissionError as error:  # of another user's command
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         except (OSError, run_json.NoRecord):
             pass
         found.setdefault(cell, []).append(Attempt(cell, number, path, record))

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
+from workflow.collocation.spec.redaction import OWNER_ALONE
 
 LIVE = "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
 MEASURED = ("completed", "out_of_memory")
@@ -200,10 +201,14 @@ def as_text(record: Mapping[str, Any]) -> str:
 
 
 def write(path: Path, record: Record) -> None:
-    """Write run.json so that a reader sees all of it or nothing; NaN and infinity become null."""
+    """Write run.json so that a reader sees all of it or nothing; NaN and infinity become null.
+
+    That of somebody's command is for its owner alone.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    opener = OWNER_ALONE if any(job.get("kind") == "command" for job in record.jobs) else None
     try:
-        with temporary.open("w", encoding="utf-8") as handle:
+        with open(temporary, "w", encoding="utf-8", opener=opener) as handle:
             handle.write(as_text(json.loads(record.model_dump_json())))
             handle.flush()
             os.fsync(handle.fileno())

@@ -12,6 +12,7 @@ import psutil
 
 from workflow.collocation.record.run_json import Member
 from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.spec.redaction import redacted
 
 FAULTY = ("failed", "killed", "timed_out")
 PHASES = ("build", "warm", "window", "stop")
@@ -96,7 +97,7 @@ class Tracked:
     ) -> None:
         """Note how it ended, and when (by default now); the first cause stays."""
         if self.status is None:
-            self.status, self.error = status, " ".join(error.split())[:500]
+            self.status, self.error = status, redacted(" ".join(error.split()))[:500]
             self.phase = phase if phase in PHASES else self.current_phase
             self.ended_ns = time.monotonic_ns() if at_ns is None else at_ns
 

@@ -10,6 +10,7 @@ from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
 from workflow.collocation.spec.errors import ConfigError, Strict
 from workflow.collocation.spec.load import check
 from workflow.collocation.spec.names import STREAMS
+from workflow.collocation.spec.redaction import write_private
 from workflow.collocation.spec.study import Gpu, Sampling, Time, Timed
 from workflow.collocation.spec.workloads import CommandWorkload, Trained, Workload
 
@@ -65,8 +66,9 @@ class Task(Strict):
         return check(cls, content, str(path))
 
     def write(self, path: Path) -> None:
+        """Commands stand in it as they are run: it is no record, and does not ship."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        write_private(path, self.model_dump_json(indent=1) + "\n")
 
 
 def member_specs(

@@ -17,11 +17,10 @@ from pydantic import BaseModel
 from workflow.collocation.spec.errors import Strict
 from workflow.collocation.spec.names import INTERLEAVED, conditions
 from workflow.collocation.spec.study import WITHOUT, Measure, Sizes
-from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, model_of
+from workflow.collocation.spec.workloads import AnyWorkload, ItsOwn, model_of, without_secrets
 
 VERSION = 1  # of what a spec means: another one measures all cells again
 FIRST = 1  # which digests leave out
-BESIDE = {"description", "input"}  # of a workload: told by others, or otherwise
 MISSING = object()
 
 
@@ -72,8 +71,7 @@ class MemberSpec(Strict):
     condition: int | None = None
 
     def to_json(self) -> dict:
-        job = self.job.model_dump(exclude=BESIDE) | {"input": self.job.input.resolved()}
-        return self.model_dump(exclude={"job"}, exclude_defaults=True) | job
+        return self.model_dump(exclude={"job"}, exclude_defaults=True) | self.job.to_json()
 
 
 class CellSpec(Strict):
@@ -140,7 +138,7 @@ def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
             yield from _leaves(item, (*path, key))
     elif path == ("members",) and isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _leaves(item, (*path, index))
+            yield from _leaves(without_secrets(item), (*path, index))  # older records hold them
     else:  # a number is the same as 20 and as 20.0
         whole = isinstance(value, float) and value.is_integer()
         yield path, int(value) if whole else value

@@ -3,12 +3,19 @@
 import re
 
 OURS = "COLLOCATION_"
-# What could change a measurement: settings of CUDA, its libraries, torch, thread pools, allocators,
-# the loader, Python.
-TELLING = re.compile(
-    r"(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|GOMP|KMP|MKL"
-    r"|OPENBLAS|BLIS|MALLOC|TCMALLOC|LD)_\w{1,60}"
+# What changes a measurement, and what nobody keeps a secret in: records may hold these values.
+# Settings of CUDA, its libraries, torch, thread pools, allocators, the loader, Python.
+RECORDED = (
+    r"(CUDA|CUBLAS|CUBLASLT|CUDNN|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|GOMP|KMP|MKL"
+    r"|OPENBLAS|BLIS|MALLOC|TCMALLOC)_\w{1,60}"
+    r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES|DRIVER_CAPABILITIES)|LD_(PRELOAD|BIND_NOW)"
     r"|GLIBC_TUNABLES|PYTHON(OPTIMIZE|MALLOC|DEVMODE|HASHSEED|_GIL|_JIT)"
+)
+# What could change one: names that are told where jobs do not find them, without values.
+TELLING = re.compile(rf"{RECORDED}|(NVIDIA|LD)_\w{{1,60}}")
+# Names of secrets; what they hold is never recorded.
+SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|SIGNATURE|LICEN[CS]E|CERT", re.IGNORECASE
 )
 # Set by the study itself: which device, MPS, how many threads.
 OF_THE_STUDY = re.compile(
@@ -27,6 +34,11 @@ PASSED = {
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
 }
 FAMILIES = ("LC_", "XDG_", "CONDA_", OURS)
+
+
+def recorded(name: str) -> bool:
+    """Whether a record may hold the value that the shell gives this variable; else its name."""
+    return bool(re.fullmatch(RECORDED, name)) and not SECRET.search(name)
 
 
 def passes(name: str) -> bool:

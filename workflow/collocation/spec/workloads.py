@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue, StrictInt, field_validator, model_validat
 from workflow.collocation.spec import variables
 from workflow.collocation.spec.errors import Positive, Strict, meant
 from workflow.collocation.spec.names import SHARED
+from workflow.collocation.spec.redaction import HIDDEN, redacted, redacted_words
 
 IMAGES = ("cifar10", "digits", "imagenet64", "imagenet")
 DATASETS = (*IMAGES, "criteo", "sources", "speech")
@@ -72,6 +73,10 @@ class Workload(Strict):
     kind: str
     batch_size: Positive  # samples (or tokens) of a step
     warmup_steps: StrictInt = Field(20, ge=3)  # steps before the barrier, at least
+
+    def to_json(self) -> dict:
+        """As it stands in a record: its description and input are told by others, or otherwise."""
+        return self.model_dump(exclude={"description", "input"}) | {"input": self.input.resolved()}
 
     def no_graph(self, mode: str) -> str:
         """Why no CUDA graph can hold its step with this mode of input; empty where one can."""
@@ -235,7 +240,7 @@ class CommandWorkload(Workload):
         for name, value in given.items():
             if variables.OF_THE_STUDY.fullmatch(name):
                 raise ValueError(f"{name} is the study's to set; leave it out")
-            if value is None and variables.TELLING.fullmatch(name):
+            if value is None and variables.recorded(name):
                 raise ValueError(f"{name} changes what is measured; give its value")
         return given
 
@@ -251,6 +256,9 @@ class CommandWorkload(Workload):
             said = f"give auto, or a pattern, which has {wanted}"
             raise ValueError(f"{said}; this has {', '.join(groups) or 'none'}")
         return steps
+
+    def to_json(self) -> dict:
+        return without_secrets(super().to_json())
 
     @property
     def own_files(self) -> list[Path]:
@@ -269,6 +277,19 @@ class CommandWorkload(Workload):
             return {}
         files = [path.name for path in Path(self.folder).iterdir()]
         return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
+
+
+def without_secrets(job: dict) -> dict:
+    """A member's entry as a record may hold it: in somebody's command *** stands for secrets, so
+    commands that differ in them alone are the same.
+    """
+    if job.get("kind") != "command" or not isinstance(job.get("run"), list):
+        return job
+    environment = {
+        name: HIDDEN if value and variables.SECRET.search(name) else value and redacted(str(value))
+        for name, value in dict(job.get("environment") or {}).items()
+    }
+    return job | {"run": redacted_words([*map(str, job["run"])]), "environment": environment}
 
 
 class Objective(Strict):
