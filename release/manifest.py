@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.files import read_json
+from workflow.collocation.spec.regular import open_regular, read_text
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
@@ -84,7 +85,7 @@ def shipped(folder: Path) -> list[str]:
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as content:
+    with open_regular(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
@@ -102,7 +103,7 @@ def text(found: Mapping[str, str]) -> str:
 
 def read(path: Path) -> dict[str, str]:
     """Name → SHA-256 of a list. Raises OSError."""
-    lines = [line.partition("  ") for line in path.read_text("utf-8").splitlines()]
+    lines = [line.partition("  ") for line in read_text(path).splitlines()]
     return {name: digest for digest, _, name in lines}
 
 
@@ -122,7 +123,7 @@ def root(folder: Path) -> str:
 
 def listed(folder: Path) -> list[str]:
     """The records that the study was analysed from, by name relative to its folder."""
-    lines = (folder / RUNS).read_text("utf-8").splitlines()
+    lines = read_text(folder / RUNS).splitlines()
     return ["cells/" + line.rpartition("/cells/")[2] for line in lines]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis.job_advice.request import CPU, SHELL
+from workflow.collocation.spec.regular import read_bytes
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -70,7 +71,7 @@ def run(given: Namespace) -> str:
     said = vars(given)
     if given.advice:
         try:
-            said = json.loads(given.advice.read_text("utf-8"))
+            said = json.loads(read_bytes(given.advice))
         except OSError as error:
             why = f"{error.strerror}; 'make advise' names the file"
             raise ValueError(f"ADVICE={given.advice}: {why}") from None

@@ -45,7 +45,7 @@ class Attempt:
 def scan(folder: Path) -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
-    Raises ConfigError for a record of another version.
+    Raises ConfigError for a record of another version, OSError for one that cannot be read.
     """
     found: dict[str, list[Attempt]] = {}
     names = [(path.parts[-2][1:], path) for path in folder.glob("*/*/*/r*/a*/run.json")]
@@ -60,7 +60,7 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
                 record = found_here
         except run_json.OtherVersion as error:
             raise ConfigError(str(error)) from None
-        except (OSError, run_json.NoRecord):
+        except (FileNotFoundError, run_json.NoRecord):
             pass
         found.setdefault(cell, []).append(Attempt(cell, number, path, record))
     return found

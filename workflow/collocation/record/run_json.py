@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
+from workflow.collocation.spec.regular import read_bytes
 
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
@@ -176,7 +177,7 @@ class Record(Part):
 def read(path: Path) -> Record:
     """The record in a run.json, UTF-8 whatever the locale. Raises OSError, NoRecord."""
     try:
-        return Record.model_validate_json(path.read_bytes())
+        return Record.model_validate_json(read_bytes(path))
     except ValidationError as caught:
         error = caught.errors(include_url=False, include_context=False)[0]
     if error["loc"] == ("schema_version",) and isinstance(version := error["input"], int):

@@ -22,6 +22,7 @@ from workflow.collocation.spec.names import (
     family_of,
     part_of,
 )
+from workflow.collocation.spec.regular import open_regular
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Trained, Workload, model_of
 
@@ -58,7 +59,7 @@ def _text(node):
 def read_yaml(path: Path):
     """The content of a YAML file. Raises ConfigError with file and line."""
     try:
-        with path.open("rb") as content:
+        with open_regular(path) as content:
             return yaml.load(content, _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
