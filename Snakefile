@@ -43,7 +43,5 @@ rule all:
     default_target: True
     input:
         RECORDS,
-        FIGURES,
-        PAGES,
-        CONTENTS,
+        rules.figures.input,
         COMPLETE,
