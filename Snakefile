@@ -40,7 +40,5 @@ rule all:
     default_target: True
     input:
         RECORDS,
-        FIGURES,
-        PAGES,
-        CONTENTS,
+        rules.figures.input,
         COMPLETE,

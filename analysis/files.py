@@ -1,6 +1,5 @@
 """Reading and writing files, and telling on one line what somebody else may have put into them."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -11,13 +10,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-
-def read_json(path: Path) -> object:
-    """Raises OSError, or ValueError with the file's name."""
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}") from None
+from workflow.collocation.spec.regular import open_regular
+from workflow.collocation.spec.regular import read_json as read_json
 
 
 def require(path: Path) -> None:
@@ -38,7 +32,8 @@ def no_study(folder: Path, holds: str) -> str:
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Raises ValueError with the file's name."""
     try:
-        return pa.parquet.ParquetFile(path).read(columns, use_threads=False)
+        with open_regular(path) as file:
+            return pa.parquet.ParquetFile(file).read(columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is no table that can be read: {one_line(error)}") from error
 

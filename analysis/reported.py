@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from workflow.collocation.spec.names import PAPER_IMPLEMENTATION, scenario_id
+from workflow.collocation.spec.regular import open_regular
 
 REPORTED = Path(__file__).resolve().parents[1] / "config" / "reported.csv"
 SOURCES = {
@@ -36,7 +37,8 @@ _EXTREMES = ("shortest", "longest", "lowest", "highest")
 
 def read(path: Path) -> pd.DataFrame:
     """The rows of the file, values in s, GB or 1, NaN where there is none."""
-    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    with open_regular(path) as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
     units = zip(rows["metric"], rows["unit"], strict=True)
     return rows.assign(value=pd.to_numeric(rows["value"]) * [_UNITS[m][unit] for m, unit in units])
 

@@ -29,6 +29,7 @@ from workflow.collocation.spec.names import (
     PAPER_IMPLEMENTATION,
     family_of,
 )
+from workflow.collocation.spec.regular import read_text
 
 CLAIMS = Path(__file__).resolve().parents[1] / "config" / "claims.yaml"
 Method = Literal[METHODS[1:]]  # `serial` is computed, never run
@@ -225,7 +226,7 @@ class Rules(_Strict):
 def read(path: Path) -> Rules:
     """The rules of a file. Raises OSError, or ValueError with one line."""
     try:
-        return Rules.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Rules.model_validate(yaml.safe_load(read_text(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")

@@ -24,6 +24,7 @@ from workflow.collocation.record.run_json import Rate, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import WindowTelemetry
 from workflow.collocation.spec.names import INTERLEAVED
+from workflow.collocation.spec.regular import read_text
 
 SLICED = 1e-4  # relative: a slice's share of the steps at its edges, each known to a tick
 SINGLE = 1e-5  # relative: means of single-precision readings
@@ -240,9 +241,7 @@ def across(study: Path, checked: Iterable[Checked], names: Iterable[str]) -> lis
         there = {f"{attempt.folder}/{RUN}" for attempt in attempts(names)}
         for name in sorted({*listed(study)} ^ there):
             found.append(f"{name} is {'not in' if name in there else 'only in'} {RUNS}")
-        for cell in sorted(
-            {*not_run(study, names)} ^ {*(study / NOT_RUN).read_text("utf-8").split()}
-        ):
+        for cell in sorted({*not_run(study, names)} ^ {*read_text(study / NOT_RUN).split()}):
             found.append(f"cell {cell}: whether it has a record, {PLAN} and {NOT_RUN} disagree")
         return found
     except Exception as error:  # whatever the lists hold, it is named

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.files import read_json, update
+from workflow.collocation.spec.regular import open_regular, read_bytes
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
@@ -84,7 +85,7 @@ def shipped(folder: Path) -> list[str]:
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as content:
+    with open_regular(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
@@ -99,7 +100,7 @@ def text(found: Mapping[str, str]) -> str:
 
 def read(path: Path) -> dict[str, str]:
     """Name → SHA-256 of a list's whole lines: it may be cut off. Raises OSError."""
-    lines = _LINE.findall(path.read_text("utf-8", errors="replace"))
+    lines = _LINE.findall(read_bytes(path).decode("utf-8", errors="replace"))
     return {name: digest for digest, name in lines}
 
 
@@ -119,7 +120,7 @@ def root(folder: Path) -> str:
 
 def listed(folder: Path) -> list[str]:
     """The records that the study was analysed from, by name relative to its folder."""
-    lines = (folder / RUNS).read_text("utf-8").splitlines()
+    lines = read_text(folder / RUNS).splitlines()
     return ["cells/" + line.rpartition("/cells/")[2] for line in lines]
 
 

@@ -1,7 +1,6 @@
 """What one invocation finds, and leaves, beside the cells that it runs."""
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,13 +59,11 @@ def test_conditions_without_room_for_all_leave_the_study_incomplete(place):
 def test_what_was_merged_is_shown_unless_cells_were_measured_since(place):
     plan(replicates=2)
     session = open_session(place)
-    _, second = ends(session, "completed")
+    first, second = ends(session, "completed")
     assert not session.merged
-    runs = session.folder / "runs.parquet"
-    runs.touch()
-    assert session.merged
-    os.utime(second, ns=(0, runs.stat().st_mtime_ns + 1))
-    assert not session.merged
+    for listed, merged in (([second, first], True), ([first], False)):
+        (session.folder / "runs.txt").write_text("".join(f"{path}\n" for path in listed))
+        assert session.merged == merged
 
 
 # -- config → session ------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import LIVE, Record
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
 from workflow.collocation.spec.redaction import redacted, write_private
+from workflow.collocation.spec.regular import descriptor
 
 ALONE_S = 12.0  # seconds of the job alone
 SET_S = 10.0  # of a set whose rival does not fit beside it
@@ -60,7 +61,7 @@ class Study:
         """Raises ValueError where the same question is being asked already."""
         place = self.folder / "plan" / ".lock"
         place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("w") as lock:
+        with os.fdopen(descriptor(place, os.O_RDWR | os.O_CREAT)) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -7,7 +7,6 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markdown_it import MarkdownIt
 
@@ -16,13 +15,13 @@ from analysis.advice import Advice
 from analysis.choose import on_cpu, scope
 from analysis.files import read_json, update
 from analysis.pages import (
-    FIGURES,
     PAGES,
     TABLES,
     belief,
     beyond,
     contents,
     findings,
+    listed,
     spelling,
     tables,
 )
@@ -30,6 +29,7 @@ from analysis.pages.spelling import known, plain
 from analysis.rules import CLAIMS
 from analysis.rules import read as read_rules
 from workflow.collocation.spec.names import implementation_order
+from workflow.collocation.spec.regular import read_bytes
 
 ROOT, TEMPLATES = Path(__file__).parents[2], Path(__file__).parent / "templates"
 # Markdown, not HTML: `plain` escapes what is not ours.
@@ -81,13 +81,11 @@ class Study(Numbers):
         self.common = advice.common(self.advice)
         self.unmeasured = advice.unmeasured(self.estimates, self.advice)
         self.counts = advice.COUNTS
-        listed = folder / "raw.sha256"
+        raw = folder / "raw.sha256"
         # SHA-256 of the list of the study's raw files; empty where it is not sealed.
-        self.root = sha256(listed.read_bytes()).hexdigest() if listed.exists() else ""
-        self.figures = {}  # name → row of the list of figures; empty before any was drawn
-        if (folder / FIGURES).exists():
-            listed = pd.read_csv(folder / FIGURES, keep_default_na=False)
-            self.figures = {row["figure"]: row for row in listed.to_dict("records")}
+        self.root = sha256(read_bytes(raw)).hexdigest() if raw.exists() else ""
+        # Name → row of the list of figures; empty before any was drawn.
+        self.figures = {row["figure"]: row for row in listed(folder)}
 
     def page(self, template: str, docs: bool = False) -> str:
         """A template as Markdown; docs: the short form, for docs/."""

@@ -14,6 +14,7 @@ from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.load import check, load_workloads
 from workflow.collocation.spec.methods import MOST_MEMBERS
 from workflow.collocation.spec.redaction import HIDDEN, redacted_words
+from workflow.collocation.spec.regular import read_text
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -67,7 +68,7 @@ def recipe(given: Recipe, system: str = "bash") -> str:
 def read_advice(path: Path) -> Recipe:
     """What an advice.json advises to start. Raises ValueError with one line that names the file."""
     try:
-        given = check(Recipe, json.loads(path.read_text("utf-8")), str(path))
+        given = check(Recipe, json.loads(read_text(path)), str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ConfigError as error:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import FAULTS, RESULTS, NoRecord, Record
+from workflow.collocation.spec.regular import read_text
 
 
 class Attempt(NamedTuple):
@@ -23,7 +24,7 @@ def read_study(study: str, listed: Path) -> list[Attempt]:
     Raises OSError, or ValueError that names what is no record of the study.
     """
     found = []
-    for path in map(Path, listed.read_text(encoding="utf-8").splitlines()):
+    for path in map(Path, read_text(listed).splitlines()):
         try:
             record = run_json.read(path)
         except NoRecord as error:

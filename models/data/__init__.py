@@ -7,7 +7,6 @@ The data folder: `<name>/` is the user's (or downloaded) real data and is never 
 is derived from real data. A prepared folder has manifest.json and resident-<input size>/ caches.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from models.data.criteo import Criteo
 from models.data.images import Cifar10, Digits, ImageNet, ImageNet64
 from models.data.speech import Speech
 from models.data.text import Sources
+from workflow.collocation.spec.regular import read_json
 
 DATASETS: dict[str, type[Dataset]] = {
     cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo, Sources, Speech)
@@ -60,7 +60,7 @@ def prepare(
     DataError with one line.
     """
     cls, root = DATASETS[name], root.absolute()
-    pinned = json.loads(pin.read_text(encoding="utf-8")) if pin and pin.exists() else {}
+    pinned = read_json(pin) if pin and pin.exists() else {}
     if pinned and source not in ("auto", pinned["source"]):
         raise DataError(
             f"source is {source!r} but {pin} pins {pinned['source']!r}; "

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from workflow.collocation.spec.regular import descriptor, read_json
+
 # Raise it when what is written changes: older folders are then made again.
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -64,7 +66,7 @@ def contents(folder: Path) -> tuple[int, str]:
 def read_manifest(name: str, folder: Path) -> dict[str, Any] | None:
     """The manifest of a prepared folder; None where it is absent, foreign or outdated."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST)
     except FileNotFoundError:
         return None
     known = (manifest.get("dataset"), manifest.get("format_version"))
@@ -79,7 +81,8 @@ def make_once(target: Path, made: Callable[[], bool], write: Callable[[Path], No
     if made():  # perhaps where nobody can write
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f".{target.name}.lock").open("wb") as lock:
+    place = target.with_name(f".{target.name}.lock")
+    with os.fdopen(descriptor(place, os.O_RDWR | os.O_CREAT)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if made():
             return

@@ -13,15 +13,16 @@ from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner, damage
 from workflow.collocation.plan.session import open_posted, open_session
 
-if "--no-hooks" in sys.argv:
-    print("--no-hooks is not supported: a hook locks the study's folder", file=sys.stderr)
-    sys.exit(1)
-
 # One cell at a time, also where --resources gpu=1 was forgotten.
 workflow.global_resources.setdefault("gpu", 1)
 # Executors of clusters are told --jobs; which one it is, nobody knows yet.
 REMOTE = workflow.resource_settings.nodes is not None
+ASKED = workflow.resource_settings.overwrite_resources.get("collocate", {}).get("gpu")
 try:
+    if "--no-hooks" in sys.argv:
+        raise ConfigError("--no-hooks is not supported: a hook locks the study's folder")
+    if ASKED is not None and ASKED.raw != 1:  # Snakemake cuts fractions to 0
+        raise ConfigError(f"--set-resources collocate:gpu={ASKED.raw}: allowed: 1")
     # Not by `configfile`: of most mistakes Snakemake's own reader gives a traceback.
     values = read_values([]) | config
     if workflow.is_main_process:
@@ -29,7 +30,8 @@ try:
         print(banner(SESSION), file=sys.stderr)
     else:  # jobs of these executors read the Snakefile again
         SESSION = open_posted(values)
-except (ConfigError, NotInForce, OSError) as error:
+    DRAWN, LOST = pages.drawn(SESSION.folder)
+except (ConfigError, NotInForce, OSError, ValueError) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
@@ -71,6 +73,7 @@ onstart:
             HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
             said = jobs.obstacle(SESSION)
         if not said:
+            jobs.bring_back_to_now(SESSION, GIVEN)
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
             warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None

@@ -1,5 +1,5 @@
 # From the records of cells to tables, figures, pages, the explorer, and Snakemake's report of them.
-import csv
+import time
 
 from snakemake.io import report as in_report  # at a line's start `report` is a directive
 
@@ -23,40 +23,41 @@ CONTENTS = [
 CONTENTS.append(FIGURES)
 # Figures that were drawn: the report, which Snakemake makes when all else is there, holds them. Who
 # draws anew may lose some of them.
-PICTURES = []
-if Path(FIGURES).exists():
-    with open(FIGURES, encoding="utf-8", newline="") as listed:
-        PICTURES += [
-            in_report(
-                f"{STUDY}/figures/{row['figure']}.png",
-                caption="../report/figure.rst",
-                category="Figures",
-                labels={"figure": row["title"]},
-            )
-            for row in csv.DictReader(listed)
-            if row["title"] and Path(STUDY, "figures", f"{row['figure']}.png").exists()
-        ]
+PICTURES = [
+    in_report(picture, caption="../report/figure.rst", category="Figures", labels={"figure": title})
+    for picture, title in DRAWN.items()
+]
+# Times of files do not tell of figures that are gone, nor of tables of other records, which may be
+# newer in a copy, or of the future where the clock was set back.
+STALE = not SESSION.merged or any(
+    Path(table).exists() and Path(table).stat().st_mtime > time.time()
+    for table in (ESTIMATES, FIGURES)
+)
+# A file that is not there: the rule that makes it runs.
+AGAIN = [f"{STUDY}/log/again.{SESSION.id}"] if STALE or LOST else []
 
 
 report: "../report/workflow.rst"
 
 
 rule merge:
-    # One row per member, window and cell. The list of records is in runs.txt: it can be long.
+    # One row per member, window and cell, and the list of their records.
     input:
         records=RECORDS,
     output:
+        *([temp(touch(AGAIN[0]))] if STALE else []),
         runs=f"{STUDY}/runs.parquet",
         csv=f"{STUDY}/runs.csv",
+        merged=f"{STUDY}/runs.txt",
     log:
         f"{STUDY}/log/merge.log",
     params:
         analysis=ANALYSIS,
         study=SESSION.name,
-        runs=f"{STUDY}/runs.txt",
+        records=f"{STUDY}/jobs/records.txt",
     shell:
-        'echo "merging, estimating, drawing" >&2;'
-        ' exec "${{PYTHON:-python3}}" -m collocate step records --study {params.study:q} --list {params.runs:q}'
+        'echo "merging, estimating, drawing" >&2; cp -- {params.records:q} {output.merged:q};'
+        ' exec "${{PYTHON:-python3}}" -m collocate step records --study {params.study:q} --list {output.merged:q}'
         " --output {output.runs:q} > {log:q}"
 
 
@@ -86,6 +87,7 @@ rule draw:
     input:
         estimates=ESTIMATES,
     output:
+        *([] if STALE or not LOST else [temp(touch(AGAIN[0]))]),
         FIGURES,
     log:
         f"{STUDY}/log/draw.log",
@@ -136,7 +138,9 @@ rule figures:
         FIGURES,
         PAGES,
         CONTENTS,
+        AGAIN,
         rules.merge.output,
+        rules.estimate.output,
 
 
 rule complete:
@@ -145,7 +149,6 @@ rule complete:
         FIGURES,  # not what it lists: the first run does not know it yet
         PAGES,
         rules.explore.output,
-        rules.merge.output,
         records=RECORDS,
     output:
         touch(f"{STUDY}/complete"),

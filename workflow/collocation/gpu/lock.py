@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workflow.collocation.spec.errors import printable
+from workflow.collocation.spec.regular import descriptor, read_json
 
 POLL_S = 0.2
-FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+FLAGS = os.O_RDWR | os.O_NOFOLLOW
 
 
 class Busy(RuntimeError):
@@ -99,9 +100,9 @@ def _open(path: Path) -> int:
     (fs.protected_regular).
     """
     try:
-        return os.open(path, FLAGS)
+        return descriptor(path, FLAGS)
     except FileNotFoundError:
-        fd = os.open(path, FLAGS | os.O_CREAT, 0o666)
+        fd = descriptor(path, FLAGS | os.O_CREAT)
     with suppress(PermissionError):  # another user was first
         os.fchmod(fd, 0o666)
     return fd
@@ -116,7 +117,7 @@ def _say(fd: int, holder: dict) -> None:
 def _words(path: Path) -> dict:
     """What the present holder wrote; {} if it is still writing, or wrote nothing."""
     try:
-        words = json.loads(path.read_bytes())
+        words = read_json(path)
         return {
             printable(key): printable(value) if isinstance(value, str) else value
             for key, value in words.items()

@@ -45,7 +45,7 @@ class Attempt:
 def scan(folder: Path) -> dict[str, list[Attempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
-    Raises ConfigError for a record of another version.
+    Raises ConfigError for a record of another version, OSError for one that cannot be read.
     """
     found: dict[str, list[Attempt]] = {}
     names = [(path.parts[-2][1:], path) for path in folder.glob("*/*/*/r*/a*/run.json")]
@@ -62,7 +62,7 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
             raise ConfigError(str(error)) from None
         except PermissionError as error:  # of another user's command
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except (OSError, run_json.NoRecord):
+        except (FileNotFoundError, run_json.NoRecord):
             pass
         found.setdefault(cell, []).append(Attempt(cell, number, path, record))
     return found

@@ -2,11 +2,11 @@
 
 import hashlib
 import itertools
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from workflow.collocation.spec.regular import read_json
 from workflow.collocation.spec.study import Config, Study
 
 DATA_FORMAT = 2  # models/data/base.py's: what was prepared in another is prepared once more
@@ -35,7 +35,7 @@ class Datasets:
         for number in itertools.count():
             again = f"-{number}" if number else ""
             path = self.folder / "ready" / f"{name}.{request}{again}.json"
-            if not path.exists() or Path(json.loads(path.read_bytes())["path"]).is_dir():
+            if not path.exists() or Path(read_json(path)["path"]).is_dir():
                 break
         return path.as_posix()
 
@@ -46,7 +46,7 @@ class Datasets:
     def pinned(self, name: str) -> str | None:
         """The source of a dataset that the study is pinned to."""
         path = self.pin_file(name)
-        return json.loads(path.read_bytes())["source"] if path.exists() else None
+        return read_json(path)["source"] if path.exists() else None
 
     def arguments(self, name: str) -> str:
         """Arguments of `python -m models.data prepare`, quoted for a shell."""

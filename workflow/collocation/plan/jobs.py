@@ -4,11 +4,11 @@ Jobs find an environment, a file each that says all that they need, and a warm s
 """
 
 import importlib.util
-import json
 import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -23,6 +23,7 @@ from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
 from workflow.collocation.spec.errors import meant
+from workflow.collocation.spec.regular import read_json
 from workflow.collocation.spec.workloads import Trained
 
 # Of config, to jobs.
@@ -108,23 +109,38 @@ def holder(session: Session) -> dict:
 
 
 def write_plan(session: Session) -> None:
-    """plan.json, runs.txt: what analysis may expect, and where it is. A study with cells to measure
-    is not complete.
-    """
-    runs = [*session.measured, *session.coming]
+    """plan.json: what analysis may expect. A study with cells to measure is not complete."""
     session.folder.mkdir(parents=True, exist_ok=True)
-    (session.folder / "plan.json").write_text(session.expected, encoding="utf-8")
-    (session.folder / "runs.txt").write_text("".join(f"{p}\n" for p in runs), encoding="utf-8")
+    plan = session.folder / "plan.json"
+    plan.unlink(missing_ok=True)  # in its place may be a pipe, which would be waited for
+    plan.write_text(session.expected, encoding="utf-8")
     if session.jobs:
         (session.folder / "complete").unlink(missing_ok=True)
 
 
+def bring_back_to_now(session: Session, more: Iterable[str]) -> None:
+    """Date files of the future now: Snakemake removes an output that is older than its input.
+
+    more: what jobs read beside the study's files. Raises OSError with one line.
+    """
+    for path in (*map(Path, more), *session.folder.rglob("*.*")):
+        if path.is_file() and path.stat().st_mtime > time.time():
+            try:
+                os.utime(path)
+            except PermissionError:
+                said = "is of the future and cannot be dated now; set the clock, or have it touched"
+                raise OSError(f"{path}: {said}") from None
+
+
 def write(session: Session, preloaded: str | None) -> None:
-    """A file for each job; those of earlier runs go.
+    """A file for each job, and the list of records; those of earlier runs go.
 
     preloaded: the name of the server that has imported the trainer.
     """
     shutil.rmtree(session.folder / "jobs", ignore_errors=True)
+    (session.folder / "jobs").mkdir(parents=True, exist_ok=True)
+    records = "".join(f"{path}\n" for path in (*session.measured, *session.coming))
+    (session.folder / "jobs" / "records.txt").write_text(records, encoding="utf-8")
     common = {
         "study": session.name,
         "needs_gpu": session.on_gpu if session.remote else session.device is not None,
@@ -161,7 +177,7 @@ def sweep_postponed(session: Session) -> tuple[str, bool]:
     A study that lacks them is not complete. Gives what to tell of cells that are left and why,
     empty if none is, and whether something else than the budget was in their way.
     """
-    written = {p: json.loads(p.read_bytes()) for p in map(Path, session.coming) if p.exists()}
+    written = {p: read_json(p) for p in map(Path, session.coming) if p.exists()}
     swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
     for path in swept:
         path.unlink()

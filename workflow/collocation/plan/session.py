@@ -31,6 +31,7 @@ from workflow.collocation.spec import grid
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import Cell
 from workflow.collocation.spec.load import load_config, load_study, load_workloads
+from workflow.collocation.spec.regular import read_text
 from workflow.collocation.spec.study import Config, Study, seconds
 
 MANIFEST = "MANIFEST.sha256"  # in the folder of a study that ships; see release/
@@ -165,10 +166,12 @@ class Session:
 
     @property
     def merged(self) -> bool:
-        """Whether the tables hold all that this run measured."""
-        runs, coming = self.folder / "runs.parquet", map(Path, self.coming)
-        written = [path.stat().st_mtime_ns for path in coming if path.exists()]
-        return runs.exists() and runs.stat().st_mtime_ns >= max(written, default=0)
+        """Whether the tables are of the records that count. Those that were merged are listed:
+        times of files tell nothing in a copy, or where the clock was set back.
+        """
+        runs = self.folder / "runs.txt"
+        listed = read_text(runs).splitlines() if runs.exists() else None
+        return listed is not None and {*listed} == {*self.measured, *self.coming}
 
     @property
     def seconds(self) -> float:

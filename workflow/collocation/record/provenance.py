@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import ROOT
+from workflow.collocation.spec.regular import read_text
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
 PACKAGES += ("tensorsocket", "peft", "transformers")
@@ -106,6 +107,6 @@ def _commit() -> str | None:
 def _text(path: Path) -> str:
     """Of a file; nothing where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return read_text(path).strip()
     except OSError:
         return ""

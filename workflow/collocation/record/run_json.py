@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
 from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
 from workflow.collocation.spec.redaction import OWNER_ALONE
+from workflow.collocation.spec.regular import read_bytes
 
 LIVE = "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
 MEASURED = ("completed", "out_of_memory")
@@ -178,7 +179,7 @@ class Record(Part):
 def read(path: Path) -> Record:
     """The record in a run.json, UTF-8 whatever the locale. Raises OSError, NoRecord."""
     try:
-        return Record.model_validate_json(path.read_bytes())
+        return Record.model_validate_json(read_bytes(path))
     except ValidationError as caught:
         error = caught.errors(include_url=False, include_context=False)[0]
     if error["loc"] == ("schema_version",) and isinstance(version := error["input"], int):

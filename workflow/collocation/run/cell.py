@@ -5,7 +5,6 @@ Exits 0 whenever run.json was written, whatever its status; an interrupted cell 
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -45,6 +44,7 @@ from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.run.waiting import Patience, Postponed, device_of, refusal
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, owner, require_free
 from workflow.collocation.spec.errors import ConfigError, NotInForce
+from workflow.collocation.spec.regular import read_json
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.watch import Watch
 
@@ -80,6 +80,9 @@ def main(argv: list[str] | None = None) -> int:
             display.show(lambda: "starting")
             write(task.output, Run(task, display, began).record())
             written = True  # whatever comes now: Snakemake removes the record of a job that fails
+            # Or one that is older than its input, which it can be where the clock was set back.
+            for ready in task.data:
+                os.utime(ready, (1e9, 1e9))  # in 2001: a zip holds no time before 1980
         finally:
             display.close()
     except Interrupted as interrupted:
@@ -222,7 +225,7 @@ class Run:
         lock: the descriptor that holds the device, for members to keep open.
         """
         needed = {member.job.dataset for member in self.spec.members}
-        ready = [json.loads(path.read_bytes()) for path in self.task.data]
+        ready = [read_json(path) for path in self.task.data]
         datasets = {entry["dataset"]: entry for entry in ready if entry["dataset"] in needed}
         told = [{k: of[k] for k in of if k != "path"} for of in datasets.values()]
         self.fields["data"] = told

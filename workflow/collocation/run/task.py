@@ -1,6 +1,5 @@
 """The file of a job: all that one cell's run needs to know; and what it tells the members."""
 
-import json
 import os
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from workflow.collocation.spec.errors import ConfigError, Strict
 from workflow.collocation.spec.load import check
 from workflow.collocation.spec.names import STREAMS
 from workflow.collocation.spec.redaction import write_private
+from workflow.collocation.spec.regular import read_json, read_text
 from workflow.collocation.spec.study import Gpu, Sampling, Time, Timed
 from workflow.collocation.spec.workloads import CommandWorkload, Trained, Workload
 
@@ -54,13 +54,13 @@ class Task(Strict):
     def ended(self) -> str | None:
         """Why no cell of this run is measured any more; None while they are."""
         there = self.given_up is not None and self.given_up.exists()
-        return self.given_up.read_text(encoding="utf-8") if there else None
+        return read_text(self.given_up) if there else None
 
     @classmethod
     def read(cls, path: Path) -> "Task":
         """Raises ConfigError: one line with file and key."""
         try:
-            content = json.loads(path.read_bytes())
+            content = read_json(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: is no file of a job: {error}") from None
         return check(cls, content, str(path))

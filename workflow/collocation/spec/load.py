@@ -5,9 +5,9 @@ the file, the key and what is allowed (`ConfigError`).
 """
 
 import itertools
+import os
 import re
 import reprlib
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from workflow.collocation.spec.names import (
     family_of,
     part_of,
 )
+from workflow.collocation.spec.regular import open_regular
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Trained, Workload, model_of
 
@@ -94,11 +95,9 @@ def _text(node):
 def read_yaml(path: Path):
     """The content of a YAML file. Raises ConfigError with file and line."""
     try:
-        if not stat.S_ISREG((status := path.stat()).st_mode):
-            raise ConfigError(f"{path}: cannot be read: it is no plain file")
-        if status.st_size > MOST_BYTES:
-            raise ConfigError(f"{path}: cannot be read: it has more than {MOST_BYTES:,} bytes")
-        with path.open("rb") as content:
+        with open_regular(path) as content:
+            if os.fstat(content.fileno()).st_size > MOST_BYTES:
+                raise ConfigError(f"{path}: cannot be read: it has more than {MOST_BYTES:,} bytes")
             return yaml.load(content, _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
