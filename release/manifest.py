@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.files import read_json, update
-from workflow.collocation.spec.regular import open_regular, read_bytes
+from workflow.collocation.spec.regular import open_regular, read_bytes, read_text
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
