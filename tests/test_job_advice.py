@@ -24,7 +24,7 @@ from analysis.job_advice import answer, command, request
 from analysis.job_advice.answer import Job, Measured, Option
 from analysis.job_advice.request import Request
 from analysis.predict import Prediction
-from analysis.recipes import KEYS
+from analysis.recipes import Recipe
 from tests.fakes import machine
 from tests.studio import REPOSITORY, until, workload
 from workflow.collocation import gpu
@@ -420,7 +420,7 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     said = json.loads(out)
     assert code == 0 and records(studio) == known
     [file] = studio.folder.glob("results/*/advice.json")
-    assert json.loads(file.read_text()) == said and set(KEYS) <= said.keys()
+    assert json.loads(file.read_text()) == said and {*Recipe.model_fields} <= said.keys()
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
     assert not main(["recipe", "--advice", str(file)]) and "on a CPU" in capsys.readouterr().out
 
