@@ -167,6 +167,7 @@ LAUGHS += "]\n"
         ("a: 1\nb: !!timestamp x\n", ["line 2", "'x' is no timestamp"]),
         ("a: 2026-99-99\n", ["line 1", "'2026-99-99' is no timestamp"]),
         (f"seed: 0x{'f' * 5000}\n", ["line 1", "is no int"]),
+        ('a: "\\ud800"\n', ["line 1", "is no str"]),
         ("a: !!set [1]\n", ["line 1", "not valid YAML: "]),
         ("a: &b [*b]\n", ["line 1", "one that holds itself"]),
         (LAUGHS, ["line 1", "more than 100,000 values"]),
@@ -291,6 +292,7 @@ def test_a_pattern_cannot_tell_when_work_is_done(load):
         ({"results": "a{b}"}, ["results: ", "[^{}:]"]),
         ({"data": "gs:there"}, ["data: ", "[^{}:]"]),
         ({"gpu": 1.5}, ["gpu", "got 1.5"]),
+        ({"budget": "\ud800"}, ["surrogates not allowed"]),
         ({"timeout": {"biuld": 3}}, ["timeout.biuld: ", "'build'", "'stop'"]),
     ],
 )

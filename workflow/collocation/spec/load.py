@@ -48,6 +48,8 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node, deep=False):
         with suppress(ValueError, LookupError, AttributeError):  # by which YAML's types fail
             value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode()  # fails for half a character, which no text holds
             if not isinstance(value, int) or abs(value) <= LARGEST:
                 return value
         raise _mistake(node, f"{reprlib.repr(node.value)} is no {node.tag.removeprefix(TAG)}")
@@ -116,6 +118,8 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
     """
     try:
         return model.model_validate(value)
+    except UnicodeEncodeError as error:  # half a character, from a command line
+        raise ConfigError(f"{source}: {key}: {error}") from None
     except ValidationError as caught:
         error, *more = caught.errors()
         # '[key]' marks a complaint about a mapping's key, not its value.
