@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from analysis.files import printable
+from workflow.collocation.spec.regular import open_regular
 
 MOST_MEMBERS = 50_000
 MOST_BYTES = 1_000_000_000  # of all files together; a study that ships has 30 MB
@@ -52,7 +53,7 @@ def unpack(bundle: Path, folder: Path) -> None:
     """Unpack a tar archive (plain, gz, bz2 or xz). Raises Refused, with nothing written, where it
     is damaged or holds anything but plain files and folders with plain names.
     """
-    with bundle.open("rb") as file:
+    with open_regular(bundle) as file:
         decompress = DECOMPRESS.get(file.read(2), open)
     with decompress(bundle, "rb") as content:
         after = ""

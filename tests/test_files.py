@@ -259,14 +259,6 @@ def test_what_is_no_file_is_refused_by_its_name_and_never_waited_for(tmp_path, r
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_pipe_in_place_of_the_config_is_named(copied, tmp_path):
-    studio, made = copied(known=True), house(tmp_path / "house")
-    (made / "config/config.yaml").unlink()
-    os.mkfifo(made / "config/config.yaml")
-    run = studio.snakemake("-n", snakefile=made / "Snakefile")
-    assert run.code == 1 and "config.yaml: cannot be read: Not a regular file" in run.output
-
-
 IN_A_STUDY = (f"cells/{SET}/r1/a1/run.json", "ready/*", "datasets/*", FIGURES, "runs.txt", ".lock")
 
 

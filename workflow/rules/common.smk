@@ -30,6 +30,7 @@ try:
         print(banner(SESSION), file=sys.stderr)
     else:  # jobs of these executors read the Snakefile again
         SESSION = open_posted(values)
+    SESSION.datasets.ready_files()  # refused here, and not by a traceback, where they are none
     DRAWN, LOST = pages.drawn(SESSION.folder)
 except (ConfigError, NotInForce, OSError, ValueError) as error:
     print(error, file=sys.stderr)
