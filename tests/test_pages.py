@@ -147,10 +147,10 @@ def test_html_holds_the_page_and_asks_for_nothing(study):
 
 def test_the_last_lines_begin_with_advice_and_are_few(study):
     lines = pages.closing(study).splitlines()
-    assert 3 <= len(lines) <= 15 and "advice.md" in lines[-2]
+    assert 3 <= len(lines) <= 15 and "advice.md" in lines[-3]
     assert ("Run " in "".join(lines)) == (study.name == "gpu")
-    asked = f"STUDY={study.name} CONFIG=results={study.parent} ID=..."
-    assert lines[-1].endswith(f"make explain {asked}")
+    assert lines[-2].endswith(f"collocate explain {study} ID")
+    assert lines[-1].endswith(f"collocate seal {study}")
     assert pages.closing(study / "tables") == "", "none without estimates"
 
 

@@ -50,8 +50,8 @@ import numpy as np
 for i in range(1, 10**6):
     print(f"Iteration {i}, loss = {np.linalg.norm(np.ones((300, 300)) @ np.ones((300, 300))) / i}")
 """
-PASSWORD = "hunter" + "2 of nobody"
-RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}", "--password", PASSWORD]
+PHRASE = "hunter" + "2 of nobody"
+RUN = ["python", "train.py", "--batch", "{batch_size}", "--seed", "{seed}", "--password", PHRASE]
 HOOKED = {"kind": "command", "run": RUN, "folder": "theirs", "batch_size": 64, "warmup_steps": 5}
 PRINTED = {"kind": "command", "run": ["python", "-c", PRINTS], "batch_size": 1797}
 PRINTED |= {"steps": r"Iteration (?P<step>\d+), loss", "warmup_steps": 5}
@@ -84,7 +84,7 @@ while time.monotonic() < went + 1.2:
         went = now
 time.sleep(600)
 """
-ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None, "MY_KEY": PASSWORD}}
+ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None, "MY_KEY": PHRASE}}
 CATALOGUE = {
     "hooked": HOOKED,
     "printed": PRINTED,
@@ -159,15 +159,15 @@ def test_what_is_secret_in_a_command_stands_in_no_record(measured):
     )
     assert hooked["run"] == [*RUN[:-1], "***"] and family["environment"]["MY_KEY"] == "***"
     log = folder(studio, records["1x_hooked"]) / "log/member0.log"
-    assert f"a password of {len(PASSWORD)}" in log.read_text()
+    assert f"a password of {len(PHRASE)}" in log.read_text()
     files = [path for path in studio.results.rglob("*") if path.is_file()]
-    holding = {path for path in files if PASSWORD.encode() in path.read_bytes()}
+    holding = {path for path in files if PHRASE.encode() in path.read_bytes()}
     assert {path.relative_to(studio.results).parts[0] for path in holding} == {"jobs"}
     private = holding | {path for path in files if path.name == "run.json"}
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
     catalogue, config = studio.folder / "workloads.yaml", {"attempts": 1}
     planned, text = studio.plan(config=config).output, catalogue.read_text()
-    catalogue.write_text(text.replace(PASSWORD, "another one"))
+    catalogue.write_text(text.replace(PHRASE, "another one"))
     assert studio.plan(config=config).output == planned and "changed" not in planned
     catalogue.write_text(text)
 

@@ -143,7 +143,7 @@ def test_a_study_or_a_file_that_is_not_there(tmp_path):
     os.mkfifo(tmp_path / "fifo.yaml")
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
     for name in ("fifo.yaml", "zero.yaml", "."):
-        refused(lambda name=name: settings.read_yaml(tmp_path / name), "it is no plain file")
+        refused(lambda name=name: settings.read_yaml(tmp_path / name), "Not a regular file")
     words = "archive, asr, kick, ladder, ", "; did you mean 'paper'?"
     refused(lambda: load_study(STUDIES, "papr", WORKLOADS), "--config: study: 'papr'", *words)
 
@@ -297,7 +297,7 @@ def test_a_pattern_cannot_tell_when_work_is_done(load):
     ],
 )
 def test_mistakes_in_config(values, words):
-    refused(lambda: load_config(values), "config/config.yaml or --config: ", *words)
+    refused(lambda: load_config(values), "config/config.yaml or the command line: ", *words)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,9 @@ def test_mistakes_in_config(values, words):
     ],
 )
 def test_values_of_the_command_line(pair, words):
-    refused(lambda: settings.read_values([pair]), "config/config.yaml or --config: ", *words)
+    refused(
+        lambda: settings.read_values([pair]), "config/config.yaml or the command line: ", *words
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "study"])

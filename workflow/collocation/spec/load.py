@@ -29,7 +29,7 @@ from workflow.collocation.spec.regular import open_regular
 from workflow.collocation.spec.study import Config, Study
 from workflow.collocation.spec.workloads import KINDS, Trained, Workload, model_of
 
-CONFIG_SOURCE = "config"
+CONFIG_SOURCE = "config/config.yaml or the command line"
 AS_WRITTEN = ("run", "environment")  # keys: words of a script
 TAG = "tag:yaml.org,2002:"
 NO_YAML = (yaml.YAMLError, RecursionError, ValueError)
