@@ -10,11 +10,14 @@ import sys
 from snakemake.utils import min_version
 
 min_version("9.11")
-sys.path.insert(0, workflow.basedir)
+sys.path.insert(0, str(workflow.current_basedir))
 
 from workflow.collocation.plan import terminal
+from workflow.collocation.plan.snakemake_internals import Invocation
 
-terminal.hush(workflow)
+terminal.quiet_end()
+INVOCATION = Invocation(workflow)
+INVOCATION.hush()
 
 
 # All but the cells is done where Snakemake runs: there is a network, which a cluster's nodes may lack.

@@ -143,6 +143,16 @@ def test_the_plan_says_what_fits_a_budget(studio):
     assert shown.count("won't fit") == 1
 
 
+def test_an_import_by_another_workflow_is_refused_in_one_line(studio):
+    studio.folder.mkdir()
+    lines = ["module study:", f'    snakefile: "{REPOSITORY / "Snakefile"}"', ""]
+    (studio.folder / "Snakefile").write_text("\n".join([*lines, "use rule * from study", ""]))
+    command = [sys.executable, "-m", "snakemake", "-n"]
+    run = subprocess.run(command, cwd=studio.folder, capture_output=True, text=True)
+    assert run.returncode == 1 and "no module of another one" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
 # -- runs that do not go to the end ----------------------------------------------------------------
 
 

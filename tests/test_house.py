@@ -1,6 +1,7 @@
 """The house: imports run one way, without circles, and no file is two rooms."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 
@@ -65,3 +66,11 @@ def test_no_file_is_two_rooms():
     files = [p for each in PACKAGES for p in (REPOSITORY / each).rglob("*") if p.suffix in endings]
     long = {p.name: n for p in files if (n := len(p.read_text("utf-8").splitlines())) > MOST_LINES}
     assert long == {}
+
+
+def test_undocumented_interfaces_of_snakemake_are_used_in_one_module():
+    names = r"workflow\.(global_resources|parent_groupids|resource_settings|output_settings"
+    names += r"|local_exec|main_snakefile|is_main_process)|snakemake\.(logging|settings)"
+    files = [REPOSITORY / "Snakefile", *(REPOSITORY / "workflow").rglob("*.smk"), *PATHS]
+    users = {path.name for path in files if re.search(names, path.read_text("utf-8"))}
+    assert users == {"snakemake_internals.py"}

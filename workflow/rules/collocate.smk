@@ -27,7 +27,9 @@ rule collocate:
     # Snakemake runs high priorities first.
     priority: lambda wildcards: len(SESSION.cells) - SESSION.job_at[wildcards.job].rank
     group:
-        SESSION.replicate(workflow.parent_groupids) if REMOTE and workflow.is_main_process else None
+        SESSION.replicate(INVOCATION.names_of_groups())
+        if REMOTE and INVOCATION.is_main_process
+        else None
     # A core for each share of the machine: the same for all cells, or they could not be compared.
     threads: SESSION.threads
     resources:

@@ -13,20 +13,16 @@ from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner, damage
 from workflow.collocation.plan.session import open_posted, open_session
 
-# One cell at a time, also where --resources gpu=1 was forgotten.
-workflow.global_resources.setdefault("gpu", 1)
-# Executors of clusters are told --jobs; which one it is, nobody knows yet.
-REMOTE = workflow.resource_settings.nodes is not None
-ASKED = workflow.resource_settings.overwrite_resources.get("collocate", {}).get("gpu")
+REMOTE = INVOCATION.on_cluster
 try:
-    if "--no-hooks" in sys.argv:
-        raise ConfigError("--no-hooks is not supported: a hook locks the study's folder")
-    if ASKED is not None and ASKED.raw != 1:  # Snakemake cuts fractions to 0
-        raise ConfigError(f"--set-resources collocate:gpu={ASKED.raw}: allowed: 1")
+    INVOCATION.refuse_import(Path(workflow.current_basedir).parents[1])
+    INVOCATION.require_one_gpu("collocate")
+    # One cell at a time, also where --resources gpu=1 was forgotten.
+    gpus = INVOCATION.resource("gpu", 1)
     # Not by `configfile`: of most mistakes Snakemake's own reader gives a traceback.
     values = read_values([]) | config
-    if workflow.is_main_process:
-        SESSION = open_session(values, workflow.global_resources["gpu"].value, REMOTE)
+    if INVOCATION.is_main_process:
+        SESSION = open_session(values, gpus, REMOTE)
         print(banner(SESSION), file=sys.stderr)
     else:  # jobs of these executors read the Snakefile again
         SESSION = open_posted(values)
@@ -57,17 +53,17 @@ COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
 # A resource for each GPU, of which there is one: a cell never waits for another's end on its card.
 CARDS = {f"card{number}": SESSION.on_card(number) for number in range(len(SESSION.devices))}
 for card in CARDS:
-    workflow.global_resources[card] = 1
+    INVOCATION.set_resource(card, 1)
 MANY = max(1, min(SESSION.gpus, len(SESSION.devices)))
 if not REMOTE:
-    workflow.global_resources["gpu"] = MANY
+    INVOCATION.set_resource("gpu", MANY)
 HELD = ExitStack()
 atexit.register(HELD.close)
 
 
 onstart:
     said = SESSION.forbidden
-    if REMOTE and workflow.local_exec:
+    if REMOTE and INVOCATION.runs_locally:
         said = "--jobs is for a cluster's executor; here it is --cores"
     try:
         if not said:
@@ -77,7 +73,9 @@ onstart:
             jobs.bring_back_to_now(SESSION, GIVEN)
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
-            warm = HELD.enter_context(jobs.preloaded(SESSION)) if workflow.local_exec else None
+            warm = (
+                HELD.enter_context(jobs.preloaded(SESSION)) if INVOCATION.runs_locally else None
+            )
             jobs.write(SESSION, warm)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"

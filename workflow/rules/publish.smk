@@ -177,7 +177,7 @@ rule report:
     log:
         f"{STUDY}/log/report.log",
     params:
-        snakefile=workflow.main_snakefile,
+        snakefile=INVOCATION.main_snakefile,
         settings=SESSION.settings(),
     shell:
         'for file in {output:q}; do "${{PYTHON:-python3}}" -m snakemake --snakefile {params.snakefile:q} --cores 1'

@@ -1,12 +1,9 @@
-"""Keeps Snakemake quiet while all is well; what a person ends leaves no traceback.
+"""What a person ends leaves no traceback.
 
-`snakemake --quiet host` shows everything that Snakemake says. `python -m
-workflow.collocation.plan.terminal MODULE ARGUMENTS` runs a module as `python -m` does.
+`python -m workflow.collocation.plan.terminal MODULE ARGUMENTS` runs a module as `python -m` does.
 """
 
-import logging
 import os
-import re
 import runpy
 import signal
 import sys
@@ -14,40 +11,11 @@ import sys
 from workflow.collocation.process_lifetime import end_with_starter
 
 INTERRUPTED = "interrupted; the same command carries on"
-# Snakemake on a job that has failed: our commands, which end with these, have said why.
-TOLD = re.compile(
-    r"CalledProcessError.*(exit status (1|2|130|143)\b|Signals\.SIG(INT|TERM))"
-    r"|^(Exiting because a job|At least one job did not|WorkflowError:\nAt least one job did not)",
-    re.S,
-)
 
 
-def _matters(record: logging.LogRecord) -> bool:
-    if getattr(record, "event", None) == "group_error":  # a replicate on a cluster
-        logs = ", ".join(map(str, record.aux_logs)) or "none: the scheduler refused it"
-        record.event, record.msg = None, f"{record.groupid}: ended early; log: {logs}"
-        return True
-    said = record.getMessage()
-    if record.levelno < logging.WARNING:
-        return said.startswith("Nothing to be done")
-    return not TOLD.search(said)
-
-
-def hush(workflow) -> None:
-    """Keep Snakemake quiet, unless it was asked to speak: `quiet` is then not the profile's. What
-    a dry run prints is Snakemake's own.
-    """
-    from snakemake.logging import logger
-    from snakemake.settings.enums import Quietness
-
+def quiet_end() -> None:
+    """Have an interruption and a failure of the system end in one line, not in a traceback."""
     sys.excepthook = _end
-    # On a second Ctrl-C, which Snakemake tells when its handlers are gone.
-    logger.addFilter(lambda record: "\nKeyboardInterrupt" not in record.getMessage())
-    settings = workflow.output_settings
-    if Quietness.RULES in (settings.quiet or ()) and not settings.dryrun:
-        for handler in logger.handlers:
-            if handler.name == "DefaultStreamHandler":
-                handler.filters.insert(0, _matters)
 
 
 def _end(kind, error, trace) -> None:
@@ -63,7 +31,7 @@ def _end(kind, error, trace) -> None:
 def main() -> None:
     """Run the module that the first argument names."""
     end_with_starter()
-    sys.excepthook = _end
+    quiet_end()
     del sys.argv[0]
     try:
         try:
