@@ -359,7 +359,7 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     script.write_text("raise SystemExit('no data here')")
     code, out, err = advise(studio, *words)
     assert code == 1 and not out and len(records(studio)) == 1
-    assert re.search("train.py: failed: .*exit code 1: no data here$", err.splitlines()[-1])
+    assert re.search("train.py.*: failed: .*exit code 1: no data here$", err.splitlines()[-1])
 
     script.write_text(TRAIN)
     code, out, err = interrupted(studio, words)
