@@ -329,7 +329,7 @@ def test_a_damaged_or_removed_cell_is_named_when_there_is_nothing_to_do(copied):
     assert again.nothing_to_do
     manifest.write(copied.results, manifest.digests(copied.results))
     shutil.rmtree(first)
-    done = copied.snakemake("figures")
+    done = copied.snakemake("--", "figures")
     assert done.code == 0 and "damaged, 1 of the measured" in done.output
     assert "1x_plain/paper_step/naive/r1/a1 (" in done.output
     assert "make verify STUDY=drill" in done.output, done.output
