@@ -444,7 +444,7 @@ def lists(study: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", [manifest.RAW, manifest.MANIFEST, manifest.NOT_RUN])
-@pytest.mark.parametrize("kept", [0, 40, 71, -1, -30])
+@pytest.mark.parametrize("kept", [0, 40, 80, -1, -30])
 def test_a_list_that_was_cut_is_written_anew(copy, monkeypatch, name, kept):
     monkeypatch.setattr(verify, "rebuilt", lambda study, found: [])
     before = lists(copy)
