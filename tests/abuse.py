@@ -35,10 +35,10 @@ VALUES += ["9" * 5000, "0x" + "f" * 5000, "a" * 10_000, "[" * 900 + "]" * 900, "
 VALUES += [f"[&a [x, x], {ALIASES}]", f"[{'x, ' * 20_000}]", str(dict.fromkeys(range(9000), 1))]
 LOG = "cells/*/*/*/*/*/log/conductor.log"
 # Phase → the file and the word in it that show that it has begun, and about how long it takes.
-PHASES = {"planning": ("", "", 4), "starting": ("plan.json", "", 3), "warm": (LOG, "built:", 1)}
-PHASES |= {"window": (LOG, "started:", 1), "writing": ("cells/*/*/*/*/*/*.parquet", "", 0.3)}
-PHASES |= {"merging": ("log/merge.log", "", 4), "drawing": ("log/draw.log", "", 20)}
-PHASES |= {"sealing": ("", "", 12)}
+PHASES = {"planning": ("", "", 4), "starting": ("jobs/*/*/*/*/*", "", 3)}
+PHASES |= {"warm": (LOG, "built:", 1), "window": (LOG, "started:", 1)}
+PHASES |= {"writing": ("cells/*/*/*/*/*/*.parquet", "", 0.3), "merging": ("log/merge.log", "", 4)}
+PHASES |= {"drawing": ("log/draw.log", "", 20), "sealing": ("", "", 12)}
 
 
 def mutate(path: Path, draw: random.Random) -> None:
