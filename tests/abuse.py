@@ -106,12 +106,12 @@ def attack(made: studio.Studio, phase: str, draw: random.Random | None) -> tuple
     if running.process.poll() is None:
         how = draw.choice(("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
         running.kill(how)
-    ended, after = running.end(), made.records()
+    left, ended, after = made.left(GONE_WITHIN), running.end(), made.records()
     bad = "Traceback" in ended.output or (how == "completes" and ended.code)
     wrong = [ended.output[-600:]] if bad else []
     wrong += [f"lost or changed: {name}" for name in before if after.get(name) != before[name]]
     wrong += [f"measured again: {name}" for name in after if not name.endswith("/a1")]
-    return f"{phase}: {how}", wrong + made.left(GONE_WITHIN)
+    return f"{phase}: {how}", wrong + left
 
 
 def main(seed: int, mutations: int, kills: int) -> int:
