@@ -142,7 +142,7 @@ def main(seed: int, mutations: int, kills: int) -> int:
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGQUIT):  # in the background of a shell
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # by nohup, or a shell
         signal.signal(ignored, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__)
     for key, default in {"seed": 1, "mutations": 300, "kills": 60}.items():
