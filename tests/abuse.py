@@ -35,10 +35,10 @@ VALUES += ["9" * 5000, "0x" + "f" * 5000, "a" * 10_000, "[" * 900 + "]" * 900, "
 VALUES += [f"[&a [x, x], {ALIASES}]", f"[{'x, ' * 20_000}]", str(dict.fromkeys(range(9000), 1))]
 LOG = "cells/*/*/*/*/*/log/conductor.log"
 # Phase → the file and the word in it that show that it has begun, and about how long it takes.
-PHASES = {"planning": ("", "", 4), "starting": ("plan.json", "", 3), "warm": (LOG, "built:", 1)}
-PHASES |= {"window": (LOG, "started:", 1), "writing": ("cells/*/*/*/*/*/*.parquet", "", 0.3)}
-PHASES |= {"merging": ("log/merge.log", "", 4), "drawing": ("log/draw.log", "", 20)}
-PHASES |= {"sealing": ("", "", 12)}
+PHASES = {"planning": ("", "", 4), "starting": ("jobs/*/*/*/*/*", "", 3)}
+PHASES |= {"warm": (LOG, "built:", 1), "window": (LOG, "started:", 1)}
+PHASES |= {"writing": ("cells/*/*/*/*/*/*.parquet", "", 0.3), "merging": ("log/merge.log", "", 4)}
+PHASES |= {"drawing": ("log/draw.log", "", 20), "sealing": ("", "", 12)}
 
 
 def mutate(path: Path, draw: random.Random) -> None:
@@ -110,12 +110,12 @@ def attack(made: studio.Studio, phase: str, draw: random.Random | None) -> tuple
     if running.process.poll() is None:
         how = draw.choice(("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
         running.kill(how)
-    ended, after = running.end(), made.records()
+    left, ended, after = made.left(GONE_WITHIN), running.end(), made.records()
     bad = "Traceback" in ended.output or (how == "completes" and ended.code)
     wrong = [ended.output[-600:]] if bad else []
     wrong += [f"lost or changed: {name}" for name in before if after.get(name) != before[name]]
     wrong += [f"measured again: {name}" for name in after if not name.endswith("/a1")]
-    return f"{phase}: {how}", wrong + made.left(GONE_WITHIN)
+    return f"{phase}: {how}", wrong + left
 
 
 def main(seed: int, mutations: int, kills: int) -> int:
@@ -146,7 +146,7 @@ def main(seed: int, mutations: int, kills: int) -> int:
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGQUIT):  # in the background of a shell
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # by nohup, or a shell
         signal.signal(ignored, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__)
     for key, default in {"seed": 1, "mutations": 300, "kills": 60}.items():

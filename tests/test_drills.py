@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.fakes import machine
-from tests.studio import Running, Studio, alone, freezer, study, until, workload
+from tests.studio import REPOSITORY, Running, Studio, alone, freezer, study, until, workload
 
 CELL = "1x_plain/paper_step/naive/r1"
 PHASES = ("build", "warm", "window", "stop")
@@ -136,6 +136,13 @@ def test_after_all_these_ends_the_next_run_completes(interrupted):
     plan = studio.plan().output
     assert f"{len(last)} measured, {len(last)} to run now" in plan and "2x_plain" not in plan
     studio.assert_no_orphans()
+
+
+def test_snakemake_ends_when_told_to_while_it_holds_its_own_lock(studio):
+    studio.write({"plain": workload()}, drill=study(ladders=alone("plain")))
+    options = ["--snakefile", str(REPOSITORY / "Snakefile"), "--cores", "1", "--config"]
+    run = studio.run("tests.terminated", *options, *studio.config()).end(90)
+    assert run.code == 1 and "Traceback" not in run.output, run.output
 
 
 # -- processes that stand still --------------------------------------------------------------------

@@ -1,7 +1,9 @@
 # One session of the study: its config checked, its cells planned, its folder locked.
 import atexit
 import os
+import signal
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -62,6 +64,9 @@ atexit.register(HELD.close)
 
 
 onstart:
+    # Snakemake's own takes a lock, which what it interrupts may hold: it would wait for ever.
+    end = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
     said = SESSION.forbidden
     if REMOTE and INVOCATION.runs_locally:
         said = "--jobs is for a cluster's executor; here it is --cores"
