@@ -359,6 +359,7 @@ class Studio:
         """`collocate plan`."""
         name, *settings = self.config(**(config or {}))
         command = [sys.executable, "-m", "collocate", "plan", name.removeprefix("study=")]
+        settings = ["results=results", *settings]  # of this folder, not of the clone
         command += [*arguments, *(word for pair in settings for word in ("--set", pair))]
         return self._start(command, environment).end()
 
