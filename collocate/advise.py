@@ -112,9 +112,9 @@ def advise(
     except ValueError as error:
         raise Mistyped(str(error)) from None
     _able(words)
-    folder = results or (Path("results") if Path.cwd() == ROOT else Path("collocate"))
+    folder = _folder(results)
     with terminal.live(bounds["budget_s"]) as progress:
-        advice = answers.advise(request, Study(request, folder.expanduser(), words, progress))
+        advice = answers.advise(request, Study(request, folder, words, progress))
     path = folder / request.study
     if as_json:
         print(json.dumps(advice, indent=1))
@@ -139,6 +139,17 @@ def _able(words: list[str]) -> None:
             f"no GPU is used here ({why_not}); --set gpu=cpu tries the command on the CPU, and "
             "says nothing about sharing a GPU"
         )
+
+
+def _folder(results: Path | None) -> Path:
+    """Where measurements go; a new folder of ours is none that git looks into."""
+    if results is not None or Path.cwd() == ROOT:
+        return (results or Path("results")).expanduser()
+    folder = Path("collocate")
+    if not folder.exists():
+        folder.mkdir()
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    return folder
 
 
 def _what_next(advice: dict, folder: Path) -> None:

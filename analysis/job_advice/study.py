@@ -155,7 +155,7 @@ class Study:
                 signal.signal(each, signal.SIG_IGN)
             os.killpg(process.pid, signal.SIGINT)
             process.wait()
-            raise ValueError("interrupted; the same command carries on") from None
+            raise
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
