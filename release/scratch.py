@@ -30,6 +30,7 @@ def scratch() -> Iterator[None]:
                 with folder_lock(left, {}):
                     shutil.rmtree(left)
     hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))  # until it is locked
+    before = tempfile.tempdir
     with ExitStack() as held:
         with suppress(OSError):  # a file system without locks: nobody removes it there
             held.enter_context(folder_lock(hidden, {"pid": os.getpid()}))
@@ -38,7 +39,7 @@ def scratch() -> Iterator[None]:
             yield
         finally:
             shutil.rmtree(tempfile.tempdir, ignore_errors=True)
-            tempfile.tempdir = None
+            tempfile.tempdir = before
 
 
 def _end(number: int, _frame: object) -> None:

@@ -115,7 +115,7 @@ def copied(whole, tmp_path):
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"budgte": "1h"}, r"config\.yaml or --config: budgte: .*allowed: .*budget"),
+        ({"budgte": "1h"}, r"config\.yaml or the command line: budgte: .*allowed: .*budget"),
         ({"measure": "false"}, "drill holds no results; there are: none"),
     ],
 )
@@ -307,15 +307,15 @@ def test_a_damaged_or_removed_cell_is_named_when_there_is_nothing_to_do(copied):
     for done in (drawn, again):
         assert done.code == 0 and "damaged, 2 of the measured attempts" in done.output
         assert "1/a1 (steps.parquet has changed), " in done.output
-        assert "1/a1 (steps.parquet is gone); make seal STUDY=drill" in done.output
-    assert "make seal STUDY=drill" in drawn.output.splitlines()[-1], drawn.output
+        assert "1/a1 (steps.parquet is gone); collocate seal drill" in done.output
+    assert "collocate seal drill" in drawn.output.splitlines()[-1], drawn.output
     assert again.nothing_to_do
     manifest.write(copied.results, manifest.digests(copied.results))
     shutil.rmtree(first)
     done = copied.snakemake("--", "figures")
     assert done.code == 0 and "damaged, 1 of the measured" in done.output
     assert "1x_plain/paper_step/naive/r1/a1 (" in done.output
-    assert "make verify STUDY=drill" in done.output, done.output
+    assert "collocate verify drill" in done.output, done.output
 
 
 def test_fixed_work_is_done_by_everybody_and_ends_with_the_last_step(whole):

@@ -33,7 +33,9 @@ COLLOCATE = [sys.executable, "-m", "collocate"]
 
 
 def options(studio: Studio) -> list[str]:
-    return [word for pair in studio.config(study=None, results="results") for word in ("--set", pair)]
+    return [
+        word for pair in studio.config(study=None, results="results") for word in ("--set", pair)
+    ]
 
 
 # Command → its words.

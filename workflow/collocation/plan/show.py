@@ -94,7 +94,7 @@ def damage(session: Session) -> str:
             how = f"{path.name} {'has changed' if path.is_file() else 'is gone'}"
             wrong.setdefault(path.parent.as_posix(), how)
     named = ", ".join(f"{attempt} ({wrong[attempt]})" for attempt in [*wrong][: pending.NAMED])
-    check = f"make {'verify' if session.sealed else 'seal'} STUDY={session.name}"
+    check = f"collocate {'verify' if session.sealed else 'seal'} {session.name}"
     check += f" CONFIG=results={session.config.results}" * (session.config.results != "results")
     said = f"damaged, {len(wrong)} of the measured attempts: {named}; {check} names what differs"
     return said if wrong else ""
