@@ -10,9 +10,11 @@
 PYTHON := python3
 VENV := .venv
 STUDY := auto
-# A value reaches the shell by the environment, whatever quotes and dollars are in it.
+# A study's name reaches the shell by the environment; the others may hold nothing that a shell or make reads.
 override STUDY := $(value STUDY)
 export STUDY
+odd = $(if $(findstring ',$(1))$(findstring ",$(1))$(findstring $$,$(1))$(findstring ;,$(1))$(findstring `,$(1))$(filter-out 0 1,$(words $(1))),yes)
+$(foreach v,PYTHON VENV,$(if $(call odd,$(value $v)),$(error $v=$(value $v): allowed: a path without blanks, quotes, $$, ; and `)))
 
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 installed = $(if $(VENV),$(VENV)/.$(1))
@@ -26,8 +28,9 @@ help:
 	@sed -n '/^[^#]/q; s/^# \{0,1\}//p' Makefile
 
 install: $(call installed,train)
-	@mkdir -p '$(BIN)'; if [ -e '$(BIN)/collocate' ] && [ ! -L '$(BIN)/collocate' ]; then \
-	  echo '$(BIN)/collocate is not ours: it stays; run $(CURDIR)/$(VENV)/bin/collocate' >&2; exit 1; fi
+	@[ -n '$(VENV)' ] || { echo 'VENV= installs nothing' >&2; exit 2; }
+	@mkdir -p '$(BIN)'; if [ -e '$(BIN)/collocate' ] && [ "$$(readlink '$(BIN)/collocate')" != '$(abspath $(VENV))/bin/collocate' ]; then \
+	  echo '$(BIN)/collocate is there already and stays; run $(abspath $(VENV))/bin/collocate' >&2; exit 1; fi
 	@ln -sfn '$(abspath $(VENV))/bin/collocate' '$(BIN)/collocate'
 	@case ":$$PATH:" in *':$(BIN):'*) echo 'installed: collocate --help';; \
 	  *) echo 'installed in $(BIN), which is not on PATH: export PATH="$(BIN):$$PATH"';; esac
@@ -62,7 +65,7 @@ wheelhouse: $(call installed,train)
 	@$(PY) envs/wheelhouse.py $$('$(PYTHON)' -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 clean:
-	rm -rf $(VENV) .snakemake build wheelhouse
+	rm -rf '$(VENV)' .snakemake build
 
 $(VENV)/.train: EXTRAS = train
 $(VENV)/.dev: EXTRAS = train,dev

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def advise(
             autocompletion=studies.names_of_results,
         ),
     ] = "",
-    max_jobs: Annotated[int, typer.Option(min=2, max=48, metavar="N", help="at once")] = 8,
+    max_jobs: Annotated[int, typer.Option(min=2, max=48, metavar="N", help="most at once")] = 8,
     max_slowdown: Annotated[
         float,
         typer.Option(min=1, metavar="X", show_default="any", help="times, of the slowest job"),
@@ -49,7 +50,9 @@ def advise(
     ] = True,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", show_default="1: steps", help="samples of a step"),
+        typer.Option(
+            min=1, metavar="N", show_default=False, help="samples of a step, to count them"
+        ),
     ] = None,
     size: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="with --model: images")] = 224,
     steps: Annotated[
@@ -87,6 +90,8 @@ def advise(
     if math.isnan(max_slowdown) or math.isnan(max_memory):
         raise Mistyped("--max-slowdown, --max-memory: allowed: a number")
     if study:
+        if as_json or steps or first_step or batch:
+            raise Mistyped("--study takes --workload, --max-slowdown, --max-memory, --markdown")
         _of_study(study, results, workload, max_slowdown, max_memory, as_markdown)
         return
     bounds = {"most": max_jobs, "slowdown": max_slowdown, "memory_gb": max_memory}
@@ -153,12 +158,12 @@ def _folder(results: Path | None) -> Path:
 
 
 def _what_next(advice: dict, folder: Path) -> None:
-    lines = []
+    """Print what to type next: in one piece each, so that it can be copied."""
     if advice["jobs"] > 1 and advice["run"] and advice["card"] != "CPU":
-        lines.append(f"Start it:  collocate recipe {folder / 'advice.json'} > start.sh")
+        path = shlex.quote(str(folder / "advice.json"))
+        print(f"\nStart it:\n  collocate recipe {path} > start.sh\n  bash start.sh")
     if (folder / "explorer.html").exists():
-        lines.append(f"Read on:   {folder / 'results.md'}, explorer.html")
-    terminal.show("\n".join(["", *lines]) if lines else "")
+        print(f"\nRead on:\n  {folder / 'results.md'}\n  {folder / 'explorer.html'}")
 
 
 def _of_study(
@@ -167,7 +172,8 @@ def _of_study(
     folder = studies.folder_of(name, results)
     from analysis.advice_text import advice_on_study
 
-    terminal.show(advice_on_study(folder, job, slowdown, memory_gb, markdown))
+    text = advice_on_study(folder, job, slowdown, memory_gb, markdown)
+    print(text) if markdown else terminal.show(text)
     studies.warn_if_outdated(folder)
 
 

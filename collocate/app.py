@@ -13,6 +13,7 @@ COMMANDS = (
     *("advise", "recipe", "study", "plan", "figures", "report", "explain", "compare"),
     *("verify", "merge", "seal", "artifact", "export", "pages", "doctor", "steps"),
 )
+INTERRUPTED = "interrupted; the same command carries on"
 ABOUT = "Measure how many training jobs to run on one GPU, and by which method."
 START = """\b
 Start with your own job, from its folder:
@@ -50,20 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: the words after `collocate`; those of this process if None. What a person typed
     wrong is one line on stderr and code 2; what failed is one line and code 1.
     """
-    if "COLLOCATION_PARENT" in os.environ:
-        from workflow.collocation.process_lifetime import end_with_starter
-
-        end_with_starter()
-    for name in COMMANDS:
-        import_module(f"collocate.{name}")  # adds its command to `app`
     try:
+        if "COLLOCATION_PARENT" in os.environ:
+            from workflow.collocation.process_lifetime import end_with_starter
+
+            end_with_starter()
+        for name in COMMANDS:
+            import_module(f"collocate.{name}")  # adds its command to `app`
         if not (ROOT / "Snakefile").is_file():
             raise ValueError("collocate runs from its clone: install it with `make install` there")
-        return app(args=arguments, prog_name="collocate", standalone_mode=False) or 0
+        code = app(args=arguments, prog_name="collocate", standalone_mode=False) or 0
+        return _ended(code, INTERRUPTED) if code == 130 else code  # Typer answers Ctrl-C so
     except typer.TyperException as error:
         return _ended(getattr(error, "exit_code", 1), _usage(error))
     except KeyboardInterrupt:
-        return _ended(130, "interrupted; the same command carries on")
+        return _ended(130, INTERRUPTED)
     except BrokenPipeError:  # as of `collocate plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -82,7 +84,7 @@ def _usage(error: typer.TyperException) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "collocate"
-    message = message.rstrip(".?").replace("\n", "\\n")
+    message = message.rstrip(".").replace("\n", "\\n")
     return f"{path}: {message}; see {path} --help"
 
 

@@ -12,7 +12,8 @@ from collocate.app import app
 def explain(
     study: studies.Measured,
     number: Annotated[
-        str, typer.Argument(metavar="ID", help="as in estimates.csv; a part of one lists those")
+        str,
+        typer.Argument(metavar="ID", help="as in estimates.csv; a part lists the nearest"),
     ],
     results: studies.Results = None,
 ) -> None:

@@ -51,6 +51,7 @@ def recipe(
     \b
     collocate recipe collocate/advise-train-1a2b3c/advice.json > start.sh
     collocate recipe --jobs 4 --method mps -- python train.py > start.sh
+    bash start.sh
     """
     from analysis import recipes
     from workflow.collocation.spec.load import check

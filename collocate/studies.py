@@ -1,6 +1,5 @@
 """Options that commands about a study have in common, and what is made of them."""
 
-import json
 import os
 import re
 import sys
@@ -52,9 +51,7 @@ Settings = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="a key of config/config.yaml; may be repeated"),
 ]
-Budget = Annotated[
-    str, typer.Option(metavar="TIME", help="stop cleanly after 90s, 25m or 2h of measuring")
-]
+Budget = Annotated[str, typer.Option(metavar="TIME", help="only what fits into 90s, 25m or 2h")]
 Gpus = Annotated[
     str, typer.Option(metavar="N", help="how many GPUs to use at once: a number, or all")
 ]
@@ -64,7 +61,7 @@ def folder_of(study: str, results: Path | None) -> Path:
     """The folder of a study that has results. Raises Mistyped with those that have."""
     folder = Path(study)
     if os.sep not in study and not study.startswith("."):
-        folder = (results or ROOT / "results") / study
+        folder = (results.expanduser() if results else ROOT / "results") / study
     if not folder.is_dir():
         known = sorted(path.parent.name for path in folder.parent.glob("*/cells"))
         others = f"; there are: {', '.join(known)}" if known else ""
@@ -79,17 +76,21 @@ def config(
 
     more: further keys of config.yaml. Raises Mistyped for what is no key=value.
     """
-    words = [f"study={json.dumps(study)}"]
-    words += [f"{key}={json.dumps(value)}" for key, value in more.items()]
-    words += [f"budget={json.dumps(budget)}"] if budget else []
+    from workflow.collocation.spec.load import as_yaml
+
+    words = [f"study={as_yaml(study)}"]
+    words += [f"{key}={as_yaml(value)}" for key, value in more.items()]
+    words += [f"budget={as_yaml(budget)}"] if budget else []
     words += pairs(settings)
     if results is not None:
-        words.append(f"results={json.dumps(str(results.expanduser().resolve()))}")
+        words.append(f"results={as_yaml(str(results.expanduser().resolve()))}")
     return words
 
 
 def pairs(settings: Sequence[str]) -> list[str]:
     """What --set gave, as `key=value` words; paths are absolute. Raises Mistyped."""
+    from workflow.collocation.spec.load import as_yaml
+
     words = []
     for word in settings:
         key, separator, value = word.partition("=")
@@ -97,7 +98,7 @@ def pairs(settings: Sequence[str]) -> list[str]:
             raise Mistyped(f"--set {word}: give KEY=VALUE, a key of config/config.yaml")
         here = Path(value).expanduser()
         if key in PATHS and (key == "results" or here.exists()):
-            word = f"{key}={json.dumps(str(here.resolve()))}"
+            word = f"{key}={as_yaml(str(here.resolve()))}"
         words.append(word)
     return words
 
@@ -146,5 +147,8 @@ def run_snakemake(words: Sequence[str], *arguments: str, gpus: int | None = None
     command += ["--cores", "all", "--resources", f"gpu={gpus}"] if gpus else []
     command += ["--config", *words]
     os.chdir(ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
     sys.stdout.flush()
     os.execv(sys.executable, [*command, *arguments])

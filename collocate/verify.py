@@ -27,4 +27,4 @@ def verify(
     from release.scratch import scratch
 
     with scratch():
-        return release.verify(folders, results or ROOT / "results")
+        return release.verify(folders, (results or ROOT / "results").expanduser())

@@ -10,8 +10,8 @@ venv=$1 python=$2 extras=$3
 cd "$(dirname "$0")/.."
 "$python" -c 'import sys; sys.exit("Python 3.11 or newer is needed; say which with PYTHON=...") if sys.version_info < (3, 11) else 0'
 if compgen -G 'wheelhouse/*.whl' > /dev/null && { [ ! -e "$venv" ] || [ -e "$venv/.wheelhouse" ]; }; then
+  mkdir -p "$venv" && touch "$venv/.wheelhouse"  # first: an interrupted installation is repeated
   "$python" -m venv --without-pip "$venv"
-  touch "$venv/.wheelhouse"
   # The environment sees PYTHON's own packages, also where PYTHON is of an environment itself.
   "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/node.pth"
   into() { "$python" -m pip --python "$venv/bin/python" install --quiet --no-index --no-deps "$@"; }

@@ -180,6 +180,7 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
         partial.mkdir()
         for file in files:
             shutil.copy(source / attempt.folder / file, partial / file)
+            (partial / file).chmod((partial / file).stat().st_mode | 0o200)
         if Attempt(cell, number) != attempt:
             record = read_json(partial / RUN)
             record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}

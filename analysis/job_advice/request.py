@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Request:
         """What a step is counted as: steps, where nobody says how many samples it has."""
         return "steps" if self.words and self.entry["batch_size"] == 1 else "samples"
 
-    @property
+    @cached_property
     def study(self) -> str:
         """`advise-train-1a2b3c`: the same question has the same study, which goes on."""
         entry = {key: value for key, value in self.entry.items() if key != "environment"}

@@ -1,7 +1,6 @@
 """The study beneath a question: its files, its runs by Snakemake, and the records they leave."""
 
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from workflow.collocation import ROOT
 from workflow.collocation.process_lifetime import ENDING, end_with_parent
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import LIVE, Record
+from workflow.collocation.spec.load import as_yaml
 from workflow.collocation.spec.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
 from workflow.collocation.spec.redaction import redacted, write_private
 from workflow.collocation.spec.regular import descriptor
@@ -130,7 +130,7 @@ class Study:
         tries = self.folder.glob("cells/*/*/*/r1/a*")
         paths = {"results": ".", "studies": str(plan), "workloads": str(plan / "workloads.yaml")}
         paths |= {"study": self.request.study, "data": str(ROOT / "data")}
-        config = [f"{key}={json.dumps(value)}" for key, value in paths.items()] + self.settings
+        config = [f"{key}={as_yaml(value)}" for key, value in paths.items()] + self.settings
         # A failure is told at once, and asked again it is tried again.
         config += [f"attempts={1 + max((int(path.name[1:]) for path in tries), default=0)}"]
         command = [sys.executable, "-m", "workflow.collocation.plan.terminal", "snakemake"]
@@ -142,7 +142,7 @@ class Study:
         before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
         with log.open("w") as said:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
-            environment = os.environ | {"PYTHONPATH": path}
+            environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
             end = partial(end_with_parent, os.getpid())
             pipes |= {"process_group": 0, "preexec_fn": end}
             process = subprocess.Popen(command, **pipes, env=environment)

@@ -30,8 +30,9 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 def end_with_starter() -> None:
     """End with who started this, where that left its PID, as our Makefile and rules do."""
-    if parent := int(os.environ.pop("COLLOCATION_PARENT", 0)):
-        end_with_parent(parent)
+    parent = os.environ.pop("COLLOCATION_PARENT", "")
+    if parent.isdecimal():
+        end_with_parent(int(parent))
 
 
 def lives(process: psutil.Process) -> bool:

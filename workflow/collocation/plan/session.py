@@ -30,7 +30,7 @@ from workflow.collocation.run.waiting import refusal
 from workflow.collocation.spec import grid
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.load import load_config, load_study, load_workloads
+from workflow.collocation.spec.load import as_yaml, load_config, load_study, load_workloads
 from workflow.collocation.spec.regular import read_text
 from workflow.collocation.spec.study import Config, Study, seconds
 
@@ -256,7 +256,7 @@ class Session:
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""
         values = self.config.model_dump(exclude_none=True)
-        return shlex.join(f"{key}={json.dumps(value)}" for key, value in values.items())
+        return shlex.join(f"{key}={as_yaml(value)}" for key, value in values.items())
 
     # -- for analysis -----------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What a person reads of a study: its first lines, its plan, and which cells have no result."""
 
+import shlex
 from collections import Counter
 
 from workflow.collocation.gpu import cores
@@ -95,7 +96,8 @@ def damage(session: Session) -> str:
             wrong.setdefault(path.parent.as_posix(), how)
     named = ", ".join(f"{attempt} ({wrong[attempt]})" for attempt in [*wrong][: pending.NAMED])
     check = f"collocate {'verify' if session.sealed else 'seal'} {session.name}"
-    check += f" CONFIG=results={session.config.results}" * (session.config.results != "results")
+    if session.config.results != "results":
+        check += f" --results {shlex.quote(session.config.results)}"
     said = f"damaged, {len(wrong)} of the measured attempts: {named}; {check} names what differs"
     return said if wrong else ""
 

@@ -5,6 +5,7 @@ the file, the key and what is allowed (`ConfigError`).
 """
 
 import itertools
+import json
 import os
 import re
 import reprlib
@@ -134,6 +135,11 @@ def check(model: type[BaseModel], value, source: str, key: str = ""):
             said += f", got {reprlib.repr(error['input'])}"
         said = ": ".join(filter(None, (source, where, said)))
         raise ConfigError(said + (f" (and {len(more)} more)" if more else "")) from None
+
+
+def as_yaml(value: object) -> str:
+    """A value as it stands after `key=`: JSON is YAML, but for characters in two halves."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def read_values(pairs: list[str]) -> dict:

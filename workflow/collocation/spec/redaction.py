@@ -107,7 +107,7 @@ def redacted_words(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     for word in words:
         name, _, value = word.partition("=")
-        before = "".join(f"{each} " for each in shown)
+        before = "".join(f"{word} " for word in shown[-3:])  # an option and its value are near
         in_shell = "".join(shown[-1:]) == "-c"
         if value and not in_shell and _NAMED.fullmatch(name) and not _PLACEHOLDER.fullmatch(value):
             shown.append(f"{name}={HIDDEN}")
