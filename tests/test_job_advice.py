@@ -210,7 +210,7 @@ class Measurer:
             [measured(4, "mps", 3.0, 1.4, flags="cores_shared;uneven")],
             "share CPUs.*20 %",
         ),
-        (SHARES, [], [measured(4, "mps", 3.0, 1.4)], "^Start it:  collocate recipe .*advice.json"),
+        (SHARES, [], [measured(4, "mps", 3.0, 1.4)], "^Start it: collocate recipe .*advice.json"),
     ],
 )
 def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, words, found, said):
@@ -391,7 +391,7 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     code, out, err = advise(studio, "--json", *words)
     said = json.loads(out)
     assert code == 0 and records(studio) == known
-    assert said["run"][-2:] == ["--password", "***"] and said["asked"].endswith("--password '***'")
+    assert said["run"][-2:] == ["--password", "***"] and said["asked"].endswith("--password ***")
     assert json.loads(file.read_text()) == said
     assert said["card"] == "CPU" and said["alone"]["rate"] > 0 and not said["predicted"]
     assert not main(["recipe", str(file)])

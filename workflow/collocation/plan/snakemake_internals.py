@@ -1,6 +1,6 @@
 """What Snakemake does not document and this workflow needs: used in this module alone.
 
-Tried with Snakemake 9.11.0 and 9.27.1.
+Tried with Snakemake 9.27.1.
 """
 
 import logging
