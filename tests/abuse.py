@@ -1,8 +1,7 @@
 """Abuse, drawn by a seed: `python tests/abuse.py --seed 1 --mutations 300 --kills 60`.
 
-Of a mutated config or study the planner makes a plan, or says one clear line. After a kill in any
-phase nothing is left running or locked, no measured cell is lost or measured again, and the same
-command completes. Exits with 1 if anything was otherwise.
+A mutated config or study is planned, or answered by one clear line. After a kill nothing runs or
+is locked, no measured cell is lost or measured again, and the same command completes. Else: exit 1.
 """
 
 import argparse
@@ -69,8 +68,8 @@ def mutate(path: Path, draw: random.Random) -> None:
 def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
     """What was mutated, and what is wrong with the answer, if anything is."""
     with tempfile.TemporaryDirectory() as folder:
-        tree, code = Path(folder), ("workflow", "analysis", "models") if real else ()
-        for name in ("config", *code):
+        tree = Path(folder)
+        for name in ("config", "workflow", "analysis", "models")[: 4 if real else 1]:
             shutil.copytree(studio.REPOSITORY / name, tree / name)
         study = draw.choice(sorted(path.stem for path in tree.glob("config/studies/*")))
         given, files = {"study": study, "gpu": "cpu"}, [f"studies/{study}.yaml", "workloads.yaml"]
@@ -83,13 +82,12 @@ def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
         if real:
             shutil.copy(studio.REPOSITORY / "Snakefile", tree)
             limits = ["timeout", str(PATIENCE), "prlimit", f"--as={MEMORY}", sys.executable]
-            command = [*limits, "-m", "snakemake", "-nc1", "--workflow-profile", "none"]
-            command += ["--config", *pairs]
-            done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+            words = ["-m", "snakemake", "-nc1", "--workflow-profile", "none", "--config", *pairs]
+            done = subprocess.run([*limits, *words], cwd=tree, capture_output=True, text=True)
         else:
             pairs = ["workloads=config/workloads.yaml", "studies=config/studies", *pairs]
-            command = ["collocate", "plan", *(w for pair in pairs for w in ("--set", pair))]
-            done = warm.run(*command, cwd=tree, timeout=PATIENCE, data=MEMORY)
+            words = (word for pair in pairs for word in ("--set", pair))
+            done = warm.run("collocate", "plan", *words, cwd=tree, timeout=PATIENCE, data=MEMORY)
     lines = (done.stdout + done.stderr).splitlines()
     clear = len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 4000
     right = done.returncode == 0 or (done.returncode in (1, 2) and clear)
@@ -99,9 +97,7 @@ def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
 def attack(made: studio.Studio, phase: str, draw: random.Random | None) -> tuple[str, list[str]]:
     """Kill the command in that phase, or let it complete; how, and what was wrong after it."""
     (pattern, word, seconds), since, how = PHASES[phase], time.time(), "completes"
-    running = (
-        made.run("collocate", "seal", str(made.results)) if phase == "sealing" else made.start()
-    )
+    running = made.start() if phase != "sealing" else made.run("collocate", "seal", made.results)
     while draw and pattern and running.process.poll() is None:
         time.sleep(0.02)
         pattern = "" if made.says(pattern, word, since) else pattern

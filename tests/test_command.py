@@ -115,6 +115,7 @@ def copied(whole, tmp_path):
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
+        ({"results": "/dev/zero"}, r"results: /dev/zero is no folder"),
         ({"budgte": "1h"}, r"config\.yaml or the command line: budgte: .*allowed: .*budget"),
         ({"measure": "false"}, "drill holds no results; there are: none"),
     ],

@@ -30,7 +30,13 @@ from workflow.collocation.run.waiting import refusal
 from workflow.collocation.spec import grid
 from workflow.collocation.spec.errors import ConfigError
 from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.load import as_yaml, load_config, load_study, load_workloads
+from workflow.collocation.spec.load import (
+    CONFIG_SOURCE,
+    as_yaml,
+    load_config,
+    load_study,
+    load_workloads,
+)
 from workflow.collocation.spec.regular import read_text
 from workflow.collocation.spec.study import Config, Study, seconds
 
@@ -286,6 +292,11 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     remote: the jobs are for a cluster: nothing of this machine's devices is used.
     """
     config = load_config(values)
+    for key in ("results", "data"):
+        path = Path(getattr(config, key))
+        nearest = next((p for p in (path, *path.parents) if p.exists()), Path())
+        if not nearest.is_dir():
+            raise ConfigError(f"{CONFIG_SOURCE}: {key}: {nearest} is no folder")
     if remote and config.study == "auto":
         raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
     if remote and config.gpu not in ("auto", "cpu"):
