@@ -63,9 +63,9 @@ def folder_of(study: str, results: Path | None) -> Path:
     if os.sep not in study and not study.startswith("."):
         folder = (results.expanduser() if results else ROOT / "results") / study
     if not folder.is_dir():
-        known = sorted(path.parent.name for path in folder.parent.glob("*/cells"))
-        others = f"; there are: {', '.join(known)}" if known else ""
-        raise Mistyped(f"{folder}: no results of a study{others}")
+        from analysis.files import no_study
+
+        raise Mistyped(no_study(folder, "cells"))
     return folder
 
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.process_lifetime import ENDING
 
 PREFIX = "gpu-study-scratch-"
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 @contextmanager

@@ -60,9 +60,7 @@ def recipe(given: Recipe, system: str = "bash") -> str:
     folder = str(Path(given.folder).resolve())
     note = "Advised on a CPU, which says nothing about sharing a GPU. " * (given.card == CPU)
     values = dict(given) | {"memory_mib": given.memory_mib, "folder": folder, "note": note}
-    return TEMPLATES.get_template(f"{system}.j2").render(
-        values | {"command": given.run, "workers": given.jobs}
-    )
+    return TEMPLATES.get_template(f"{system}.j2").render(values)
 
 
 def read_advice(path: Path) -> Recipe:
