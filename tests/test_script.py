@@ -72,16 +72,13 @@ exec(open("train.py").read())
 )
 MEMORY = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")'
 MUTE = "import time; print('\\33[32mIteration\\33[0m: 1, loss = 2'); time.sleep(600)"
+# Enough steps for the warm-up, done long before half of the window on a loaded machine too.
 STOPS = """
 import time
 from models.hook import step
-went = float("inf")
-while time.monotonic() < went + 1.2:
+for _ in range(200):
     time.sleep(0.005)
-    before = time.monotonic()
     step()
-    if (now := time.monotonic()) > before + 0.05:  # held at the barrier
-        went = now
 time.sleep(600)
 """
 ENVIRONMENT = {"environment": {"CUDA_LAUNCH_BLOCKING": 1, "TOKEN": None, "MY_KEY": PHRASE}}
@@ -102,7 +99,7 @@ def measured(module_studio):
     ladder = {"workloads": ["hooked"], "counts": {2: ["naive"]}}
     window = SHORT | {"window_s": 0.7, "warmup_s": 0.1}
     once = {"workloads": ["family", "dies", "large", "mute"], "counts": {1: ["naive"]}}
-    stops = {"workloads": ["stops"], "counts": {1: ["naive"]}, "measure": {"window_s": 3}}
+    stops = {"workloads": ["stops"], "counts": {1: ["naive"]}, "measure": {"window_s": 8}}
     departure = {"members": {"hooked": 1, "printed": 1}, "methods": ["naive"]}
     mixes = [departure | {"measure": {"kind": "departure"}, "leaving_workload": "hooked"}]
     both = {"members": {"hooked": 1, "family": 1}, "methods": ["naive"]}

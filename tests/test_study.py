@@ -145,7 +145,7 @@ def test_a_study_or_a_file_that_is_not_there(tmp_path):
     for name in ("fifo.yaml", "zero.yaml", "."):
         refused(lambda name=name: settings.read_yaml(tmp_path / name), "Not a regular file")
     words = "archive, asr, kick, ladder, ", "; did you mean 'paper'?"
-    refused(lambda: load_study(STUDIES, "papr", WORKLOADS), "--config: study: 'papr'", *words)
+    refused(lambda: load_study(STUDIES, "papr", WORKLOADS), "study: 'papr' is not in", *words)
 
 
 # Little text that becomes much memory once something asks for all that it says.
