@@ -456,19 +456,25 @@ class Studio:
         )
 
     def left(self, seconds: float) -> list[str]:
-        """What runs or is locked after so long; those processes are killed."""
+        """What runs or is locked after so long; those processes are killed.
+
+        A process whose first thread has ended is a zombie, yet holds its locks until all have.
+        """
         deadline = time.monotonic() + seconds
-        while (alive := self.alive()) and time.monotonic() < deadline:
+        while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        found = [f"left running: {process.cmdline()}" for process in alive]
+        self.kill_all()
+        return left
+
+    def _left(self) -> list[str]:
+        left = [f"left running: {process.cmdline()}" for process in self.alive()]
         for path in [*self.results.glob(".lock"), *self.locks.glob("*.lock")]:
             with path.open() as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    found.append(f"left locked: {path}")
-        self.kill_all()
-        return found
+                    left.append(f"left locked: {path}")
+        return left
 
     def kill_all(self) -> None:
         for process in self.alive():
