@@ -19,7 +19,7 @@ $(foreach v,PYTHON VENV,$(if $(call odd,$(value $v)),$(error $v=$(value $v): all
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 installed = $(if $(VENV),$(VENV)/.$(1))
 BIN := $(HOME)/.local/bin
-OURS = analysis bench collocate envs models release tests workflow
+OURS = analysis bench collocate envs models paper release tests workflow
 
 .DEFAULT_GOAL := help
 .PHONY: help install study test test-slurm lint format wheelhouse clean

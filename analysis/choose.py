@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis import labels
-from analysis.estimates import NONE, REPLICATES, Row, get, hardware
-from workflow.collocation.spec.names import family_of
+from analysis.estimates.table import NONE, REPLICATES, Row, get, hardware
+from workflow.collocation.study.names import family_of
 
 NEAR = 0.9  # of the best throughput: the fewest jobs that reach it are advised
 # What a ratio of two cells needs besides its own.

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from workflow.collocation.spec.regular import open_regular
-from workflow.collocation.spec.regular import read_json as read_json
+from workflow.collocation.study.regular_files import open_regular
 
 
 def require(path: Path) -> None:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from analysis.estimates import CELL, INTERVAL, NONE, PREDICTION, RANGE, Row
-from analysis.files import read_json
-from workflow.collocation.spec.names import PAPER_IMPLEMENTATION, family_of, parse_scenario
+from analysis.estimates.table import CELL, INTERVAL, NONE, PREDICTION, RANGE, Row
+from workflow.collocation.study.names import PAPER_IMPLEMENTATION, family_of, parse_scenario
+from workflow.collocation.study.regular_files import read_json
 
 _MODELS = ("ResNet", "EfficientNetV2", "EfficientNet", "CaiT", "DLRM", "LM", "ASR")
 _DATASETS = ("cifar10", "imagenet64", "imagenet", "criteo", "digits", "sources", "speech")

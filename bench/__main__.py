@@ -23,8 +23,8 @@ from workflow.collocation.gpu import find_devices
 from workflow.collocation.record import source_digest
 from workflow.collocation.record.provenance import collect
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.load import load_config
+from workflow.collocation.study.grid import Cell
+from workflow.collocation.study.load import load_config
 
 CUDA_CASES = {
     f"{method}{n}": ("resnet26_cifar10_b128", "bf16", method, n)

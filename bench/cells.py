@@ -11,9 +11,9 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.run.task import Task, member_specs
-from workflow.collocation.spec.grid import Cell, expand
-from workflow.collocation.spec.load import load_workloads
-from workflow.collocation.spec.study import CONFIG, Study
+from workflow.collocation.study.definition import CONFIG, Study
+from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.load import load_workloads
 
 CORES_FOR = 16  # each member has the cores of a set of so many
 

@@ -24,7 +24,7 @@ from scipy import stats
 
 from bench.cells import record_of, started
 from workflow.collocation.record import step_times
-from workflow.collocation.spec.grid import Cell
+from workflow.collocation.study.grid import Cell
 
 SAMPLER = "workflow.collocation.telemetry.sampler"
 ORDER = ("off", "on", "on", "off")  # of a block of segments

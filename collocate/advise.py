@@ -100,10 +100,10 @@ def advise(
     for word in words:
         if word.partition("=")[0] in OURS:
             raise Mistyped(f"--set {word}: a question has its own; allowed: gpu=, source=, …")
-    from analysis.job_advice import advise as answers
-    from analysis.job_advice import request as requests
-    from analysis.job_advice import text
-    from analysis.job_advice.study import Study
+    from analysis.advice.job import advise as answers
+    from analysis.advice.job import request as requests
+    from analysis.advice.job import text
+    from analysis.advice.job.measuring import Study
     from workflow.collocation.plan.session import find_file
 
     try:
@@ -133,7 +133,7 @@ def _able(words: list[str]) -> None:
     """Say at once what measuring lacks here. Raises ValueError."""
     from workflow.collocation.gpu import find_devices
     from workflow.collocation.plan.jobs import absent
-    from workflow.collocation.spec.load import load_config, read_values
+    from workflow.collocation.study.load import load_config, read_values
 
     if missing := absent(NEEDED):
         raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
@@ -170,7 +170,7 @@ def _of_study(
     name: str, results: Path | None, job: str, slowdown: float, memory_gb: float, markdown: bool
 ) -> None:
     folder = studies.folder_of(name, results)
-    from analysis.advice_text import advice_on_study
+    from analysis.report.advice_text import advice_on_study
 
     text = advice_on_study(folder, job, slowdown, memory_gb, markdown)
     print(text) if markdown else terminal.show(text)
@@ -178,7 +178,7 @@ def _of_study(
 
 
 def _seconds(budget: str) -> float:
-    from workflow.collocation.spec.study import seconds, with_unit
+    from workflow.collocation.study.definition import seconds, with_unit
 
     try:
         found = seconds(with_unit(budget))

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        from workflow.collocation.spec.errors import ConfigError, NotInForce
+        from workflow.collocation.study.errors import ConfigError, NotInForce
 
         if isinstance(error, ConfigError):
             return _ended(2, str(error))

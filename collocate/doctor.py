@@ -15,7 +15,7 @@ def doctor(
     """
     words = studies.checked(studies.config(studies.AUTO, settings, results))
     from workflow.collocation.plan.doctor import FAIL, Doctor
-    from workflow.collocation.spec.load import load_config, read_values
+    from workflow.collocation.study.load import load_config, read_values
 
     worst = 0
     for name, (state, sentence) in Doctor(load_config(read_values(words))).findings():

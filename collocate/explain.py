@@ -19,8 +19,8 @@ def explain(
 ) -> None:
     """Show what a published number is made of."""
     folder = studies.folder_of(study, results)
-    from analysis import estimates
-    from analysis.explain import explain as lines_of
+    from analysis.estimates import table as estimates
+    from analysis.report.explain import explain as lines_of
 
     terminal.show(lines_of(estimates.read(folder / "estimates.parquet"), number))
     studies.warn_if_outdated(folder)

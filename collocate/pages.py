@@ -27,7 +27,7 @@ def pages(
     For maintainers: the numbers in them are those of a study that ships.
     """
     folder = studies.folder_of(study, results)
-    from analysis.pages.render import write_docs
+    from analysis.report.pages.render import write_docs
     from collocate import picture
 
     if advice is not None:

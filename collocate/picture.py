@@ -48,7 +48,7 @@ def svg(advice: Mapping) -> str:
     from rich.terminal_theme import TerminalTheme
     from rich.text import Text
 
-    from analysis.job_advice import text
+    from analysis.advice.job import text
 
     prompt = f"$ collocate advise -- {advice['asked']}"
     answer = text.terminal(advice)

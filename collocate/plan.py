@@ -17,6 +17,6 @@ def plan(
     words = studies.checked(studies.config(name, settings, results, budget))
     from workflow.collocation.plan.session import open_session
     from workflow.collocation.plan.show import table
-    from workflow.collocation.spec.load import read_values
+    from workflow.collocation.study.load import read_values
 
     terminal.show(table(open_session(read_values(words), count)))

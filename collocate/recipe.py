@@ -53,8 +53,8 @@ def recipe(
     collocate recipe --jobs 4 --method mps -- python train.py > start.sh
     bash start.sh
     """
-    from analysis import recipes
-    from workflow.collocation.spec.load import check
+    from analysis.advice import recipes
+    from workflow.collocation.study.load import check
 
     if len(words) == 1 and words[0].endswith(".json"):
         content = recipes.read_advice(Path(words[0]))

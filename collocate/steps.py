@@ -14,7 +14,7 @@ app.add_typer(step, name="step")
 Folder = Annotated[Path, typer.Option("--folder", metavar="RESULTS/STUDY")]
 Output = Annotated[Path, typer.Option("--output", metavar="FILE")]
 Claims = Annotated[Path, typer.Option("--claims", metavar="FILE")]
-CONFIG = ROOT / "config"
+PAPER = ROOT / "paper"
 
 
 @step.command()
@@ -24,7 +24,7 @@ def records(
     output: Output,
 ) -> None:
     """run.json of each measurement → runs.parquet"""
-    from analysis.records.merge import write
+    from analysis.estimates.records.merge import write
 
     write(study, paths, output)
 
@@ -32,11 +32,11 @@ def records(
 @step.command()
 def estimates(
     folder: Folder,
-    claims: Claims = CONFIG / "claims.yaml",
-    reported: Annotated[Path, typer.Option(metavar="FILE")] = CONFIG / "reported.csv",
+    claims: Claims = PAPER / "claims.yaml",
+    reported: Annotated[Path, typer.Option(metavar="FILE")] = PAPER / "reported.csv",
 ) -> None:
     """runs.parquet → estimates.parquet: every published number, once"""
-    from analysis.publish import publish
+    from analysis.estimates.build import publish
 
     publish(folder, claims, reported)
 
@@ -46,15 +46,15 @@ def figures(
     folder: Folder, data_only: Annotated[bool, typer.Option(help="no pictures")] = False
 ) -> None:
     """estimates.parquet → the figures that the study has data for"""
-    from analysis.figures import draw
+    from analysis.report.figures import draw
 
     terminal.show(draw(folder, data_only))
 
 
 @step.command()
-def pages(folder: Folder, claims: Claims = CONFIG / "claims.yaml") -> None:
+def pages(folder: Folder, claims: Claims = PAPER / "claims.yaml") -> None:
     """estimates.parquet → pages and tables"""
-    from analysis.pages.render import write_pages
+    from analysis.report.pages.render import write_pages
 
     write_pages(folder, claims)
 
@@ -62,7 +62,7 @@ def pages(folder: Folder, claims: Claims = CONFIG / "claims.yaml") -> None:
 @step.command()
 def explorer(folder: Folder, output: Output) -> None:
     """estimates.parquet → the study as one page"""
-    from analysis.explorer import write
+    from analysis.report.explorer import write
 
     write(folder, output)
 
@@ -72,7 +72,7 @@ def check(pairs: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -
     """List measurements without a result, and fail if there are any"""
     from workflow.collocation.plan.session import open_session
     from workflow.collocation.plan.show import faults
-    from workflow.collocation.spec.load import read_values
+    from workflow.collocation.study.load import read_values
 
     lines = faults(open_session(read_values(pairs)))
     print(end="".join(f"{line}\n" for line in lines), file=sys.stderr)
@@ -81,8 +81,8 @@ def check(pairs: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -
 
 @step.command()
 def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY...")]) -> None:
-    """estimates.parquet of studies → config/predictor.yaml"""
-    from analysis.fit import write
+    """estimates.parquet of studies → analysis/advice/predictor.yaml"""
+    from analysis.advice.fit import write
 
     terminal.show(write(folders))
 
@@ -90,7 +90,7 @@ def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY..."
 @step.command()
 def schemas() -> None:
     """Write workflow/schemas/, by which editors check config/"""
-    from workflow.collocation.spec.schemas import schemas as texts
+    from workflow.collocation.study.schemas import schemas as texts
 
     for path, text in texts():
         path.write_text(text, encoding="utf-8")

@@ -76,7 +76,7 @@ def config(
 
     more: further keys of config.yaml. Raises Mistyped for what is no key=value.
     """
-    from workflow.collocation.spec.load import as_yaml
+    from workflow.collocation.study.load import as_yaml
 
     words = [f"study={as_yaml(study)}"]
     words += [f"{key}={as_yaml(value)}" for key, value in more.items()]
@@ -89,7 +89,7 @@ def config(
 
 def pairs(settings: Sequence[str]) -> list[str]:
     """What --set gave, as `key=value` words; paths are absolute. Raises Mistyped."""
-    from workflow.collocation.spec.load import as_yaml
+    from workflow.collocation.study.load import as_yaml
 
     words = []
     for word in settings:
@@ -128,7 +128,7 @@ def checked(words: Sequence[str]) -> list[str]:
     From here on the clone is the working directory: relative paths in config.yaml are its own.
     """
     from workflow.collocation.plan.session import find_file
-    from workflow.collocation.spec.load import load_config, load_study, load_workloads, read_values
+    from workflow.collocation.study.load import load_config, load_study, load_workloads, read_values
 
     os.chdir(ROOT)
     values = load_config(read_values(list(words)))

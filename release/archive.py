@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from analysis.files import printable
-from workflow.collocation.spec.regular import open_regular
+from workflow.collocation.study.regular_files import open_regular
 
 MOST_MEMBERS = 50_000
 MOST_BYTES = 1_000_000_000  # of all files together; a study that ships has 30 MB

@@ -23,8 +23,8 @@ from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import WindowTelemetry
-from workflow.collocation.spec.names import INTERLEAVED
-from workflow.collocation.spec.regular import read_text
+from workflow.collocation.study.names import INTERLEAVED
+from workflow.collocation.study.regular_files import read_text
 
 SLICED = 1e-4  # relative: a slice's share of the steps at its edges, each known to a tick
 SINGLE = 1e-5  # relative: means of single-precision readings

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.files import read_json, update
-from workflow.collocation.spec.regular import open_regular, read_bytes, read_text
+from analysis.files import update
+from workflow.collocation.study.regular_files import open_regular, read_bytes, read_json, read_text
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
 RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"

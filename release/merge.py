@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.files import one_line, printable, read_json, whole
+from analysis.files import one_line, printable, whole
 from release import checks, manifest
 from release.archive import unpack
 from release.manifest import RUN, Attempt
@@ -23,9 +23,10 @@ from workflow.collocation.plan.jobs import holder
 from workflow.collocation.plan.session import Session, open_session
 from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, as_text
 from workflow.collocation.record.step_times import FILE as STEPS
-from workflow.collocation.spec.cell import changes, digest
-from workflow.collocation.spec.grid import ELSEWHERE
-from workflow.collocation.spec.load import read_values
+from workflow.collocation.study.cell import changes, digest
+from workflow.collocation.study.grid import ELSEWHERE
+from workflow.collocation.study.load import read_values
+from workflow.collocation.study.regular_files import read_json
 
 
 def merge(source: Path, config: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from workflow.collocation.spec.redaction import HIDDEN, secrets_in
+from workflow.collocation.study.redaction import HIDDEN, secrets_in
 
 # Names that many machines have tell nothing.
 COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}

@@ -18,17 +18,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.figures import draw
+from analysis.estimates.build import publish
+from analysis.estimates.records import merge as records
 from analysis.files import one_line, printable, read_table
-from analysis.pages.render import write_pages
-from analysis.publish import publish
-from analysis.records import merge as records
-from analysis.reported import REPORTED
-from analysis.rules import CLAIMS
+from analysis.report.figures import draw
+from analysis.report.pages.render import write_pages
+from paper.reported import REPORTED
+from paper.rules import CLAIMS
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
 from workflow.collocation.process_lifetime import end_with_parent
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.errors import ConfigError
 
 PROCESSES = 2  # as many as a small machine has cores
 SHOWN = 3  # differences that an artefact's line names

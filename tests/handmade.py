@@ -4,9 +4,10 @@ from dataclasses import dataclass, fields
 
 import pandas as pd
 
-from analysis import estimates, publish
-from analysis.estimates import INTERVAL, RANGE
-from analysis.records.schema import SCHEMA
+from analysis.estimates import build as publish
+from analysis.estimates import table as estimates
+from analysis.estimates.records.schema import SCHEMA
+from analysis.estimates.table import INTERVAL, RANGE
 from tests.simulator import simulate
 
 IMPLEMENTATION = "paper_step"

@@ -3,10 +3,10 @@
 from pathlib import Path
 from statistics import fmean
 
-from analysis.records.merge import merge
-from analysis.records.read import Attempt, select
+from analysis.estimates.records.merge import merge
+from analysis.estimates.records.read import Attempt, select
 from workflow.collocation.record.run_json import SCHEMA_VERSION, Record
-from workflow.collocation.spec.names import conditions_of, parse_scenario
+from workflow.collocation.study.names import conditions_of, parse_scenario
 
 TRAIN_SIZE = 50_000
 

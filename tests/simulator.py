@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.records.schema import SCHEMA
-from workflow.collocation.spec.names import (
+from analysis.estimates.records.schema import SCHEMA
+from workflow.collocation.study.names import (
     AFTER,
     BEFORE,
     COMPLETION,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.studio import workload
 from workflow.collocation.sharing.mig_layout import Card, Profile
-from workflow.collocation.spec.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
+from workflow.collocation.study.workloads import VisionWorkload
 
 CARDS = Path(__file__).parent / "cards"
 JOB = VisionWorkload(**workload())

@@ -27,7 +27,7 @@ import yaml
 from tests import warm
 from tests.fakes import machine
 from workflow.collocation.run.task import Task
-from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.study.cell import CellSpec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE = 240.0  # seconds, for a busy machine; nothing waits that long when all is well

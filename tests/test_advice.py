@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import advice
+from analysis.advice import study as advice
 from analysis.choose import NEAR
 from collocate.app import main as collocate
 from tests.handmade import frame, number, on_hosts, written
-from workflow.collocation.spec.names import IMPLEMENTATIONS, INTERLEAVED
+from workflow.collocation.study.names import IMPLEMENTATIONS, INTERLEAVED
 
 JOB = "resnet26_cifar10_b32"
 

@@ -5,9 +5,9 @@ import pytest
 from tests.studio import PLAIN, study
 from tests.test_run import run_of
 from workflow.collocation.run.progress import Display
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.study import Study
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study.definition import Study
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.workloads import VisionWorkload
 
 # Members of torchfree that autotune, and write down beside how many; the greedy one then fails.
 TUNER = """

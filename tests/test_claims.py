@@ -7,11 +7,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import claims, reported
-from analysis.estimates import by_id
-from analysis.pages import contents
-from analysis.rules import Rules, Side, Verdict, over_hosts
-from analysis.rules import read as read_rules
+from analysis.estimates.table import by_id
+from analysis.report.pages import contents
+from paper import claims, reported
+from paper.rules import Rules, Side, Verdict, over_hosts
+from paper.rules import read as read_rules
 from tests.handmade import frame, number, on_hosts
 from tests.studio import REPOSITORY
 

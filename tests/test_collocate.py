@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 import yaml
 
-from analysis.job_advice import text
+from analysis.advice.job import text
 from collocate import app, terminal
 from collocate.app import COMMANDS
 from tests.studio import REPOSITORY
-from workflow.collocation.spec import schemas
-from workflow.collocation.spec.load import read_values
+from workflow.collocation.study import schemas
+from workflow.collocation.study.load import read_values
 
 ODD = [
     *("a b", " lead", "trail ", "tab\there", "two\nlines", "\r", "'", '"', "it's", 'say "x"'),
@@ -121,7 +121,7 @@ def test_no_value_of_a_study_is_read_by_a_shell(run, snakemake, command, option)
 @pytest.mark.parametrize("value", ODD)
 def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
     """advise measures it, and the recipe starts it, with the words that were typed."""
-    from analysis.job_advice import advise
+    from analysis.advice.job import advise
 
     asked = []
     monkeypatch.setattr("collocate.advise._able", lambda words: None)

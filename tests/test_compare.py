@@ -2,7 +2,7 @@
 
 import csv
 
-from analysis.estimates import RANGE
+from analysis.estimates.table import RANGE
 from collocate.app import main as collocate
 from tests.handmade import number, written
 

@@ -10,8 +10,8 @@ import pytest
 import typer
 import yaml
 
-from analysis.job_advice import text as answer
-from analysis.pages import render
+from analysis.advice.job import text as answer
+from analysis.report.pages import render
 from collocate import picture
 from collocate.app import COMMANDS as NAMES
 from collocate.app import app

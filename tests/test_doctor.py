@@ -12,8 +12,8 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.plan import doctor
 from workflow.collocation.plan.doctor import CHECKS, FAIL, OK, WARN, Doctor
-from workflow.collocation.spec.errors import NotInForce
-from workflow.collocation.spec.study import Config
+from workflow.collocation.study.definition import Config
+from workflow.collocation.study.errors import NotInForce
 
 
 @pytest.fixture

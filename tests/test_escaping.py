@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
-from analysis.pages.spelling import plain
+from analysis.report.pages.spelling import plain
 from collocate.app import main as collocate
 from tests.handmade import Estimate, written
 

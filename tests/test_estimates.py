@@ -13,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import estimates, explain
-from analysis.formulas import FED
-from analysis.gract_lines import AT, READ
-from analysis.quantities import QUANTITIES
-from analysis.records.schema import SCHEMA
+from analysis.estimates import table as estimates
+from analysis.estimates.formulas import FED
+from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.records.schema import SCHEMA
+from analysis.report import explain
+from paper.gract_lines import AT, READ
 from tests.handmade import frame, number, simulated, written
 from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
 from workflow.collocation.record.values import SERVED
-from workflow.collocation.spec.names import parse_scenario
+from workflow.collocation.study.names import parse_scenario
 
 THIN, WIDE = Job("thin_b32", 3000, 0.2), Job("wide_b32", 700, 0.97, BUSY_GAINS, memory=9.0)
 PAIR = "1x_thin_b32+1x_wide_b32"

@@ -18,7 +18,7 @@ from workflow.collocation.sharing import evidence, mps
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report
 from workflow.collocation.sharing.interleaved import Interleaved
 from workflow.collocation.sharing.naive import Naive
-from workflow.collocation.spec.cell import MeasureSpec
+from workflow.collocation.study.cell import MeasureSpec
 
 OURS = {0: Report(20, "GPU-0", 132, 2**30), 1: Report(10, "GPU-0", 132, 2**30)}
 US = os.getpid()  # a stranger that this machine has

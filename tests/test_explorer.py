@@ -19,8 +19,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from analysis import estimates, labels
-from analysis.estimates import RANGE
+from analysis import labels
+from analysis.estimates import table as estimates
+from analysis.estimates.table import RANGE
 from collocate.app import main as collocate
 from tests.handmade import Estimate, written
 

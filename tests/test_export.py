@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import estimates, publish
-from analysis.export import SERIES
-from analysis.records.schema import SCHEMA
+from analysis.estimates import build as publish
+from analysis.estimates import table as estimates
+from analysis.estimates.records.schema import SCHEMA
+from analysis.report.export import SERIES
 from collocate.app import main as collocate
 from release.manifest import never_ships
 from tests.simulator import Design, Job, simulate
@@ -193,7 +194,7 @@ def test_a_folder_is_an_address(export, monkeypatch, tmp_path):
 def test_a_package_that_is_missing_is_one_line(export, monkeypatch, to):
     for name in ["mlflow", *(name for name in sys.modules if name.startswith("mlflow."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "analysis.export.mlflow_runs", raising=False)
+    monkeypatch.delitem(sys.modules, "analysis.report.export.mlflow_runs", raising=False)
     message = export(to, code=1)
     assert message.count("\n") == 1
     assert message.rstrip().endswith("constraints.txt mlflow-skinny")

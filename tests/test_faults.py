@@ -23,7 +23,7 @@ from tests.lies import LATER_STEPS, lies
 from tests.studio import REPOSITORY, SHORT, Running, Studio, study, until, workload
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.spec.study import CONFIG
+from workflow.collocation.study.definition import CONFIG
 
 VARIANTS = {"mps_small": {"pinned_memory_mb": 4000}, "mps_tiny": {"pinned_memory_mb": 700}}
 MEMBER_MB = 1000  # of device memory that a torch-free member wants: mps_tiny has less

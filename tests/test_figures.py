@@ -7,13 +7,13 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from analysis import estimates as table
-from analysis import gract_lines
-from analysis.estimates import INTERVAL
-from analysis.figures import registered, select, style
-from analysis.pages import FIGURES, beyond
-from analysis.records.flags import ABOVE_COUNT
+from analysis.estimates import table
+from analysis.estimates.records.flags import ABOVE_COUNT
+from analysis.estimates.table import INTERVAL
+from analysis.report.figures import registered, select, style
+from analysis.report.pages import FIGURES, beyond
 from collocate.app import main as collocate
+from paper import gract_lines
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -99,7 +99,7 @@ def test_ways_of_writing_a_server_are_told_apart():
 def test_a_title_says_of_a_gain_above_the_number_of_jobs_that_one_alone_ran_slow(gains):
     at = {"scenario": "2x_asr_b240", "implementation": "bf16", "method": "mps", "n": 1, "hosts": 1}
     told = {"stp": gains, "slowdown_worst": 2 / gains, "rate": 10 * gains}
-    marks = {"flags": ABOVE_COUNT if gains > 2 else ""}  # as analysis.publish marks it
+    marks = {"flags": ABOVE_COUNT if gains > 2 else ""}  # as analysis.estimates.build marks it
     rows = [Estimate(name, **at, **marks, value=value) for name, value in told.items()]
     alone = {**at, "scenario": "1x_asr_b240", "method": "naive", "value": 0.3}
     rows += [Estimate(name, **alone) for name in ("smact", "gract")]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis import files, reported, rules
-from analysis.pages import FIGURES, listed
-from analysis.records.read import read_study
+from analysis import files
+from analysis.estimates.records.read import read_study
+from analysis.report.pages import FIGURES, listed
+from paper import reported, rules
 from release import manifest
 from tests.studio import REPOSITORY, Studio, study, workload
 from tests.test_command import merged
@@ -20,9 +21,9 @@ from workflow.collocation.gpu.lock import device_lock, folder_lock
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.record import run_json
 from workflow.collocation.run.task import Task
-from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.load import read_yaml
-from workflow.collocation.spec.regular import read_bytes
+from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.load import read_yaml
+from workflow.collocation.study.regular_files import read_bytes
 
 DAY_S = 86_400
 SET = "2x_plain/paper_step/naive"

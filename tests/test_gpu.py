@@ -14,7 +14,7 @@ from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia, nvml_subprocess
 from workflow.collocation.gpu.nvml_subprocess import DriverError, Silent
 from workflow.collocation.record.run_json import Gpu
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.errors import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
 ORDER, VISIBLE = "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from analysis import estimates, gract_lines
-from analysis.estimates import by_id
+from analysis.estimates import table as estimates
+from analysis.estimates.table import by_id
 from collocate.app import main as collocate
+from paper import gract_lines
 from tests.handmade import built, frame, number, written
 from tests.simulator import Design, Job, Noise, simulate
 

@@ -12,10 +12,10 @@ from workflow.collocation import ROOT
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import scan
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.spec.cell import CellSpec, changes, digest
-from workflow.collocation.spec.grid import elsewhere, expand
-from workflow.collocation.spec.study import Measure
-from workflow.collocation.spec.workloads import CommandWorkload, OwnWorkload
+from workflow.collocation.study.cell import CellSpec, changes, digest
+from workflow.collocation.study.definition import Measure
+from workflow.collocation.study.grid import elsewhere, expand
+from workflow.collocation.study.workloads import CommandWorkload, OwnWorkload
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
 RUN = ["python", "train.py", "3"]

@@ -23,10 +23,10 @@ from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.interleaved import Interleaved
-from workflow.collocation.spec.grid import Cell, expand
-from workflow.collocation.spec.names import conditions_of
-from workflow.collocation.spec.study import Study
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study.definition import Study
+from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.names import conditions_of
+from workflow.collocation.study.workloads import VisionWorkload
 
 TURNS = {"kind": "interleaved", "slices": 4, "slice_s": 0.15, "drop_s": 0.05, "warmup_s": 0}
 WORKLOADS = {

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.coverage import coverage
-from analysis.estimates import PLACE
-from analysis.intervals import by_host, kinds, over_hosts
+from analysis.estimates.coverage import coverage
+from analysis.estimates.intervals import by_host, kinds, over_hosts
+from analysis.estimates.table import PLACE
 
 # Kind → implementation, method, jobs, GRACT and SMACT alone, sd of cells, sd of hosts (logs).
 KINDS = {

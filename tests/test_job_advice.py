@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.estimates import INTERVAL, Row
-from analysis.job_advice import advise as answers
-from analysis.job_advice import answer, request
-from analysis.job_advice.answer import Job, Measured, Option
-from analysis.job_advice.request import Request
-from analysis.predict import Prediction
+from analysis.advice.job import advise as answers
+from analysis.advice.job import answer, request
+from analysis.advice.job.answer import Job, Measured, Option
+from analysis.advice.job.request import Request
+from analysis.advice.predict import Prediction
+from analysis.estimates.table import INTERVAL, Row
 from collocate.app import main
 from tests.fakes import machine
 from tests.studio import until, workload
@@ -215,7 +215,7 @@ class Measurer:
 )
 def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, words, found, said):
     monkeypatch.setattr("collocate.advise._able", lambda words: None)
-    monkeypatch.setattr("analysis.job_advice.study.Study", Measurer)
+    monkeypatch.setattr("analysis.advice.job.measuring.Study", Measurer)
     monkeypatch.setattr(answers.table_of, "read", lambda path: None)
     monkeypatch.setattr(answer, "job_of", lambda record: job(shares=shares))
     monkeypatch.setattr(answer, "measured", lambda *_: found)
@@ -229,7 +229,7 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
 
 def test_flags_of_the_job_alone_are_told_too(place, monkeypatch, capsys):
     monkeypatch.setattr("collocate.advise._able", lambda words: None)
-    monkeypatch.setattr("analysis.job_advice.study.Study", Measurer)
+    monkeypatch.setattr("analysis.advice.job.measuring.Study", Measurer)
     lone = job(shares=FULL, flags=["stalled", "telemetry_disagrees"])
     monkeypatch.setattr(answer, "job_of", lambda record: lone)
     assert main(["advise", "--no-measure", "--", "python", "train.py"]) == 0

@@ -17,9 +17,9 @@ import psutil
 import pytest
 import yaml
 
-from analysis.formulas import FED
-from analysis.replicates import replicates
-from analysis.runs import prepared
+from analysis.estimates.formulas import FED
+from analysis.estimates.replicates import replicates
+from analysis.estimates.runs import prepared
 from tests.records import merged, record, telemetry
 from tests.studio import REPOSITORY, study, until
 from workflow.collocation.record import step_times
@@ -28,9 +28,9 @@ from workflow.collocation.run import waiting
 from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.sharing.evidence import NotInForce
-from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.load import load_study, load_workloads
+from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.load import load_study, load_workloads
 
 NAME = "tiny_resnet_digits_b32"
 CATALOGUE = load_workloads(REPOSITORY / "config" / "workloads.yaml")

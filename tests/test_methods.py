@@ -10,10 +10,10 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.run import waiting
 from workflow.collocation.sharing.base import FAMILIES, Method, register
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.spec import methods as planned_methods
-from workflow.collocation.spec.grid import Cell, expand
-from workflow.collocation.spec.study import Study
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study import methods as planned_methods
+from workflow.collocation.study.definition import Study
+from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.workloads import VisionWorkload
 
 WORKLOADS = {"plain": VisionWorkload(**workload())}
 

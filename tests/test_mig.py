@@ -28,7 +28,7 @@ from workflow.collocation.gpu import nvml_subprocess
 from workflow.collocation.process_lifetime import ENDING
 from workflow.collocation.sharing import evidence, mig, mig_nvml
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
-from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.study.cell import CellSpec
 
 IDLE = [(9, 4, 4, 2), (19, 0, 1, 0)]  # what an administrator left: 3g and 1g
 MARK = "; MIG is experimental: it has divided a simulated card only"  # ends what people are told

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.specs import TABLES, alike, mix
 from workflow.collocation.sharing.evidence import Unsupported
 from workflow.collocation.sharing.mig_layout import Card, Layout, plan
-from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.study.cell import CellSpec
 
 A30, A100, H200 = (TABLES[name] for name in ("a30", "a100_40", "h200_141"))
 COMPUTE = {  # what mig-parted's known configurations of an A100 have

@@ -26,8 +26,8 @@ from models.protocol import Channel  # noqa: E402
 from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages, member_spec  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
 from workflow.collocation.plan.jobs import unknown  # noqa: E402
-from workflow.collocation.spec.load import load_workloads  # noqa: E402
-from workflow.collocation.spec.workloads import Trained  # noqa: E402
+from workflow.collocation.study.load import load_workloads  # noqa: E402
+from workflow.collocation.study.workloads import Trained  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = {"built": b"autotune\n", "autotuned": b"warm\n", "warm": b"go\n"}

@@ -9,20 +9,22 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis import claims, labels, pages
-from analysis import estimates as table
-from analysis.advice import NUMBERS, Option
-from analysis.estimates import INTERVAL, RANGE
-from analysis.pages import belief, contents, render, spelling, tables
-from analysis.quantities import QUANTITIES
-from analysis.rules import read as read_rules
+from analysis import labels
+from analysis.advice.study import NUMBERS, Option
+from analysis.estimates import table
+from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.table import INTERVAL, RANGE
+from analysis.report import pages
+from analysis.report.pages import belief, contents, render, spelling, tables
 from collocate.app import main as collocate
+from paper import claims
+from paper.rules import read as read_rules
 from tests import handmade as numbers
 from tests.handmade import Estimate, rows_of
 from tests.simulator import BUSY_GAINS, Design, Job
 from tests.studio import REPOSITORY
 
-RULES = REPOSITORY / "config/claims.yaml"
+RULES = REPOSITORY / "paper/claims.yaml"
 MIX = "1x_thin_b32+1x_thick_b8"
 DESIGN = Design(
     [

@@ -15,7 +15,7 @@ from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.plan.pending import within
 from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS, Gpu, Record
-from workflow.collocation.spec.grid import Cell, expand
+from workflow.collocation.study.grid import Cell, expand
 
 # -- a world of cells, attempts and devices --------------------------------------------------------
 

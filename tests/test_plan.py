@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation.spec.cell import CellSpec, digest
-from workflow.collocation.spec.grid import Cell, expand
-from workflow.collocation.spec.load import ConfigError, load_study, load_workloads
-from workflow.collocation.spec.study import CONFIG, KINDS, Study
+from workflow.collocation.study.cell import CellSpec, digest
+from workflow.collocation.study.definition import CONFIG, KINDS, Study
+from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.load import ConfigError, load_study, load_workloads
 
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
 NAMES = sorted(path.stem for path in (CONFIG / "studies").glob("*.yaml"))

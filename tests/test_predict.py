@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import fit, predict
-from analysis.predict import ACTIVITY, NO_GAPS_FROM, Alone, Measured, form, measured
+from analysis.advice import fit, predict
+from analysis.advice.predict import ACTIVITY, NO_GAPS_FROM, Alone, Measured, form, measured
 from collocate.app import main as collocate
 from tests.handmade import frame, number, written
 from tests.studio import REPOSITORY

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.recipes import SYSTEMS, Recipe, recipe
+from analysis.advice.recipes import SYSTEMS, Recipe, recipe
 from collocate.app import main
 from tests.studio import REPOSITORY, until
 from workflow.collocation.process_lifetime import lives

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.records import flags, losses, schema
-from analysis.records.losses import AGREES, DIFFERS, ITSELF
+from analysis.estimates.records import flags, losses, schema
+from analysis.estimates.records.losses import AGREES, DIFFERS, ITSELF
 from collocate.app import main as collocate
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation.record.series import LAG_NS

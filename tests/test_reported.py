@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 import yaml
 
-from analysis import reported
-from analysis.estimates import by_id, identity
+from analysis.estimates.table import by_id, identity
+from paper import reported
 from tests.handmade import frame
 from tests.studio import REPOSITORY
-from workflow.collocation.spec.names import METHODS, scenario_id
+from workflow.collocation.study.names import METHODS, scenario_id
 
 PATH = REPOSITORY / "config" / "reported.csv"
 S, L = "resnet26_cifar10_b32", "resnet152_imagenet_b32"

@@ -27,9 +27,9 @@ from workflow.collocation.run import conductor, waiting
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
-from workflow.collocation.spec.grid import Cell, expand
-from workflow.collocation.spec.study import Sampling, Study
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study.definition import Sampling, Study
+from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.workloads import VisionWorkload
 
 DIES = {"die": {"phase": "window", "signal": int(signal.SIGKILL)}}
 WORKLOADS = {

@@ -14,8 +14,8 @@ import pytest
 from release import private
 from release.manifest import shipped
 from tests.studio import REPOSITORY
-from workflow.collocation.spec.cell import digest
-from workflow.collocation.spec.redaction import HIDDEN, redacted, redacted_words, secrets_in
+from workflow.collocation.study.cell import digest
+from workflow.collocation.study.redaction import HIDDEN, redacted, redacted_words, secrets_in
 
 RANDOM = random.Random(54)
 CUT = "|"  # in samples, where this file must not hold them as a whole

@@ -17,9 +17,9 @@ from tests.studio import REPOSITORY, study
 from workflow.collocation.record import latency, step_times
 from workflow.collocation.record.values import PERCENTILES, SERVED, Window
 from workflow.collocation.run import waiting
-from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.load import load_study, load_workloads
+from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.load import load_study, load_workloads
 
 CATALOGUE = yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text())
 SERVE, LEARN = "tiny_serve", "tiny_lm_sources_b4"

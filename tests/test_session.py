@@ -14,7 +14,7 @@ from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.session import Session, open_posted, open_session
 from workflow.collocation.record.run_json import Gpu, write
 from workflow.collocation.run.task import Task
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.errors import ConfigError
 
 TURNS = {"kind": "interleaved", "slices": 10, "slice_s": 1.0}
 TURNS = {"workloads": ["plain"], "counts": {2: ["alone", "naive"]}, "measure": TURNS}

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from analysis.advice import advise
-from analysis.claims import verdicts
-from analysis.estimates import CELL, by_id
-from analysis.records import flags
-from analysis.rules import Rules
+from analysis.advice.study import advise
+from analysis.estimates.records import flags
+from analysis.estimates.table import CELL, by_id
+from paper.claims import verdicts
+from paper.rules import Rules
 from tests.handmade import built as made
 from tests.simulator import BUSY_GAINS, IMPLEMENTATION, Design, Job, Noise, simulate
 

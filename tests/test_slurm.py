@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from analysis.recipes import Recipe, recipe
+from analysis.advice.recipes import Recipe, recipe
 from tests import slurm
 from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from tests.studio import REPOSITORY, study
-from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.load import load_workloads
+from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.load import load_workloads
 
 torch = pytest.importorskip("torch")
 

@@ -14,9 +14,9 @@ from workflow.collocation import sharing
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.sharing.evidence import NotInForce, Report
 from workflow.collocation.sharing.streams import own_streams
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.study import Study
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study.definition import Study
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.workloads import VisionWorkload
 
 TURNS = {"kind": "interleaved", "slices": 4, "slice_s": 0.15, "drop_s": 0.05, "warmup_s": 0}
 WINDOW = {"window_s": 0.5, "min_steps": 3, "warmup_s": 0, "settle_s": 0}

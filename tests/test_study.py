@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workflow.collocation.spec import load as settings
-from workflow.collocation.spec.load import ConfigError, load_config, load_study, load_workloads
-from workflow.collocation.spec.methods import METHODS
-from workflow.collocation.spec.study import CONFIG, Study, seconds
+from workflow.collocation.study import load as settings
+from workflow.collocation.study.definition import CONFIG, Study, seconds
+from workflow.collocation.study.load import ConfigError, load_config, load_study, load_workloads
+from workflow.collocation.study.methods import METHODS
 
 STUDIES = CONFIG / "studies"
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")

@@ -19,9 +19,9 @@ from tests.studio import SHORT, STUDY, Studio, study, until, workload
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.record.series import LAG_NS, Series
 from workflow.collocation.record.values import File, Window
-from workflow.collocation.spec.grid import expand
-from workflow.collocation.spec.study import Study
-from workflow.collocation.spec.workloads import VisionWorkload
+from workflow.collocation.study.definition import Study
+from workflow.collocation.study.grid import expand
+from workflow.collocation.study.workloads import VisionWorkload
 from workflow.collocation.telemetry import files
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.metrics import METRICS

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.records import schema
+from analysis.estimates.records import schema
 from tests.records import merged, record, telemetry
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.telemetry.metrics import METRICS

@@ -31,8 +31,13 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 # They import; none computes, for threads would not outlive a fork.
 MODULES = [f"release.{name}" for name in ("verify", "merge", "bundle")]
-MODULES += ["analysis.compare", "scipy.stats", "analysis.records.merge", "analysis.publish"]
-MODULES += ["analysis.pages.render", "analysis.figures"]
+MODULES += [
+    "analysis.report.compare",
+    "scipy.stats",
+    "analysis.estimates.records.merge",
+    "analysis.estimates.build",
+]
+MODULES += ["analysis.report.pages.render", "analysis.report.figures"]
 MODULES += ["snakemake.cli", "workflow.collocation.plan.jobs"]
 MODULES += [
     "collocate.app",

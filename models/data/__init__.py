@@ -24,7 +24,7 @@ from models.data.criteo import Criteo
 from models.data.images import Cifar10, Digits, ImageNet, ImageNet64
 from models.data.speech import Speech
 from models.data.text import Sources
-from workflow.collocation.spec.regular import read_json
+from workflow.collocation.study.regular_files import read_json
 
 DATASETS: dict[str, type[Dataset]] = {
     cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo, Sources, Speech)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from workflow.collocation.spec.regular import descriptor, read_json
+from workflow.collocation.study.regular_files import descriptor, read_json
 
 # Raise it when what is written changes: older folders are then made again.
 FORMAT_VERSION = 2

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from analysis import pages, source_digest
-from workflow.collocation.spec.errors import ConfigError, NotInForce
-from workflow.collocation.spec.load import read_values
+from workflow.collocation.study.errors import ConfigError, NotInForce
+from workflow.collocation.study.load import read_values
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner, damage
@@ -38,9 +38,9 @@ jobs.set_environment()
 STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
-CONFIG = os.path.relpath(Path(workflow.basedir, "config"))
-REPORTED, CLAIMS = f"{CONFIG}/reported.csv", f"{CONFIG}/claims.yaml"
-PREDICTOR = f"{CONFIG}/predictor.yaml"
+HOUSE = os.path.relpath(Path(workflow.basedir))
+REPORTED, CLAIMS = f"{HOUSE}/paper/reported.csv", f"{HOUSE}/paper/claims.yaml"
+PREDICTOR = f"{HOUSE}/analysis/advice/predictor.yaml"
 GIVEN = [REPORTED, CLAIMS, PREDICTOR]
 # Of what merges, estimates, draws and writes: results of other code are made anew.
 ANALYSIS = source_digest.digest()

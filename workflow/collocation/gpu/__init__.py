@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from workflow.collocation.gpu.nvidia import Device, find, left_out
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.errors import ConfigError
 
 __all__ = ["Device", "find", "find_devices", "torch_build"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow.collocation.gpu import Device, find
-from workflow.collocation.spec.errors import ConfigError, NotInForce
+from workflow.collocation.study.errors import ConfigError, NotInForce
 
 CGROUP = Path("/sys/fs/cgroup")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from workflow.collocation.spec.errors import printable
-from workflow.collocation.spec.regular import descriptor, read_json
+from workflow.collocation.study.errors import printable
+from workflow.collocation.study.regular_files import descriptor, read_json
 
 POLL_S = 0.2
 FLAGS = os.O_RDWR | os.O_NOFOLLOW

@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml
 
 from workflow.collocation.gpu.nvml_subprocess import DriverError, in_subprocess
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.errors import ConfigError
 
 # What pynvml raises: where a driver is older than a call of it, that is no NVMLError.
 NVML_ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)

@@ -20,7 +20,7 @@ from typing import NoReturn
 import pynvml
 
 from workflow.collocation.process_lifetime import ENDING, end_with_parent
-from workflow.collocation.spec.errors import NotInForce
+from workflow.collocation.study.errors import NotInForce
 
 ANSWER_S = 20.0
 END_S = 2.0  # for the kernel to end a child that was killed

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import Record
-from workflow.collocation.spec.cell import digest
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.cell import digest
+from workflow.collocation.study.errors import ConfigError
 
 
 @dataclass(frozen=True)

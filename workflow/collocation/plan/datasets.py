@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.collocation.spec.regular import read_json
-from workflow.collocation.spec.study import Config, Study
+from workflow.collocation.study.definition import Config, Study
+from workflow.collocation.study.regular_files import read_json
 
 DATA_FORMAT = 2  # models/data/base.py's: what was prepared in another is prepared once more
 

@@ -18,8 +18,8 @@ from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_f
 from workflow.collocation.plan.jobs import TRAINING, absent
 from workflow.collocation.sharing import mig_nvml, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
-from workflow.collocation.spec.errors import NotInForce
-from workflow.collocation.spec.study import Config
+from workflow.collocation.study.definition import Config
+from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.sampler import open_source
 

@@ -4,8 +4,8 @@ from statistics import median_high
 
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.names import conditions
+from workflow.collocation.study.grid import Cell
+from workflow.collocation.study.names import conditions
 
 # Where no cell like it was measured. On an H200, a process that chooses its kernels, or compiles,
 # while the others rest takes 4 s (ResNet152) to 15 s (EfficientNetV2-S) in all.

@@ -22,9 +22,9 @@ from workflow.collocation.record.source_digest import source_of
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
-from workflow.collocation.spec.errors import meant
-from workflow.collocation.spec.regular import read_json
-from workflow.collocation.spec.workloads import Trained
+from workflow.collocation.study.errors import meant
+from workflow.collocation.study.regular_files import read_json
+from workflow.collocation.study.workloads import Trained
 
 # Of config, to jobs.
 TOLD = {"gpu", "trainer", "timeout", "telemetry", "wait"}

@@ -12,8 +12,8 @@ from itertools import cycle, takewhile
 from workflow.collocation.plan.attempts import Attempt
 from workflow.collocation.plan.duration import Attempts, Estimates
 from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
-from workflow.collocation.spec.cell import changes
-from workflow.collocation.spec.grid import Cell
+from workflow.collocation.study.cell import changes
+from workflow.collocation.study.grid import Cell
 
 NEW = "not measured yet"
 NAMED = 3  # settings that have changed; of more the number is given

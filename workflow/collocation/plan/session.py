@@ -27,18 +27,18 @@ from workflow.collocation.record.source_digest import code, own_digest
 from workflow.collocation.run.conductor import TIMEOUTS
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import refusal
-from workflow.collocation.spec import grid
-from workflow.collocation.spec.errors import ConfigError
-from workflow.collocation.spec.grid import Cell
-from workflow.collocation.spec.load import (
+from workflow.collocation.study import grid
+from workflow.collocation.study.definition import Config, Study, seconds
+from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.grid import Cell
+from workflow.collocation.study.load import (
     CONFIG_SOURCE,
     as_yaml,
     load_config,
     load_study,
     load_workloads,
 )
-from workflow.collocation.spec.regular import read_text
-from workflow.collocation.spec.study import Config, Study, seconds
+from workflow.collocation.study.regular_files import read_text
 
 MANIFEST = "MANIFEST.sha256"  # in the folder of a study that ships; see release/
 

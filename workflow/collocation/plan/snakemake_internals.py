@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from workflow.collocation.spec.errors import ConfigError
+from workflow.collocation.study.errors import ConfigError
 
 # Snakemake on a job that has failed: our commands, which end with these, have said why.
 SAID_BY_A_COMMAND = re.compile(

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation import ROOT
-from workflow.collocation.spec.regular import read_text
+from workflow.collocation.study.regular_files import read_text
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "nvidia-ml-py", "snakemake")
 PACKAGES += ("tensorsocket", "peft", "transformers")

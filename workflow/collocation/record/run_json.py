@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
-from workflow.collocation.spec.names import ALONE_VARIANTS, conditions_of, parse_scenario
-from workflow.collocation.spec.redaction import OWNER_ALONE
-from workflow.collocation.spec.regular import read_bytes
+from workflow.collocation.study.names import ALONE_VARIANTS, conditions_of, parse_scenario
+from workflow.collocation.study.redaction import OWNER_ALONE
+from workflow.collocation.study.regular_files import read_bytes
 
 LIVE = "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
 MEASURED = ("completed", "out_of_memory")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from workflow.collocation.record.parquet import arrow
 from workflow.collocation.record.run_json import Loss, Rate
 from workflow.collocation.record.values import File, Window
-from workflow.collocation.spec.names import COMPLETION
+from workflow.collocation.study.names import COMPLETION
 
 FILE = "steps.parquet"
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well

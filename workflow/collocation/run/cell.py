@@ -43,8 +43,8 @@ from workflow.collocation.run.progress import Display, summary
 from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.run.waiting import Patience, Postponed, device_of, refusal
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, owner, require_free
-from workflow.collocation.spec.errors import ConfigError, NotInForce
-from workflow.collocation.spec.regular import read_json
+from workflow.collocation.study.errors import ConfigError, NotInForce
+from workflow.collocation.study.regular_files import read_json
 from workflow.collocation.telemetry.lines import one_line
 from workflow.collocation.telemetry.watch import Watch
 

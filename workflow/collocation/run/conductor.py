@@ -28,7 +28,7 @@ from workflow.collocation.sharing.evidence import (
     Report,
     Unsupported,
 )
-from workflow.collocation.spec.cell import MeasureSpec
+from workflow.collocation.study.cell import MeasureSpec
 from workflow.collocation.telemetry.watch import Watch
 
 # Seconds that a phase may take; `window` is what a window may take beyond its own length, and for

@@ -8,7 +8,7 @@ import os
 import re
 
 from workflow.collocation import ROOT
-from workflow.collocation.spec.variables import OF_THE_STUDY, TELLING, passes
+from workflow.collocation.study.variables import OF_THE_STUDY, TELLING, passes
 
 # What an image says of itself.
 FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")

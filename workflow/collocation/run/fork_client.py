@@ -16,7 +16,7 @@ import psutil
 from workflow.collocation.process_lifetime import MEMBERS, kill_all
 from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.run.preloaded import hold
-from workflow.collocation.spec.variables import APART
+from workflow.collocation.study.variables import APART
 
 CONNECT_S = 0.5  # for a server to have us wait for its import
 SEND_S = 5.0  # for a server to take a request

@@ -7,7 +7,7 @@ from pathlib import Path
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.sharing.evidence import NotInForce
-from workflow.collocation.spec.names import SHARED
+from workflow.collocation.study.names import SHARED
 
 PORTS = 4
 

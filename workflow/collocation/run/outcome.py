@@ -12,7 +12,7 @@ import psutil
 
 from workflow.collocation.record.run_json import Member
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.spec.redaction import redacted
+from workflow.collocation.study.redaction import redacted
 
 FAULTY = ("failed", "killed", "timed_out")
 PHASES = ("build", "warm", "window", "stop")

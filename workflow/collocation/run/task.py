@@ -5,14 +5,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
-from workflow.collocation.spec.errors import ConfigError, Strict
-from workflow.collocation.spec.load import check
-from workflow.collocation.spec.names import STREAMS
-from workflow.collocation.spec.redaction import write_private
-from workflow.collocation.spec.regular import read_json, read_text
-from workflow.collocation.spec.study import Gpu, Sampling, Time, Timed
-from workflow.collocation.spec.workloads import CommandWorkload, Trained, Workload
+from workflow.collocation.study.cell import CellSpec, ImplementationSpec
+from workflow.collocation.study.definition import Gpu, Sampling, Time, Timed
+from workflow.collocation.study.errors import ConfigError, Strict
+from workflow.collocation.study.load import check
+from workflow.collocation.study.names import STREAMS
+from workflow.collocation.study.redaction import write_private
+from workflow.collocation.study.regular_files import read_json, read_text
+from workflow.collocation.study.workloads import CommandWorkload, Trained, Workload
 
 LOSS_EVERY = 10  # steps
 COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells

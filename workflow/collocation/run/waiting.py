@@ -14,9 +14,9 @@ from workflow.collocation.process_lifetime import stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
-from workflow.collocation.spec.cell import CellSpec, ImplementationSpec
-from workflow.collocation.spec.errors import ConfigError, NotInForce
-from workflow.collocation.spec.study import seconds
+from workflow.collocation.study.cell import CellSpec, ImplementationSpec
+from workflow.collocation.study.definition import seconds
+from workflow.collocation.study.errors import ConfigError, NotInForce
 
 LATE = "the time budget is used up"
 TRITON = (7, 0)  # the least compute capability that torch.compile works on

@@ -20,8 +20,8 @@ from workflow.collocation.sharing import (  # noqa: F401
 from workflow.collocation.sharing.base import Method, named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
 from workflow.collocation.sharing.mig import blocked, recover
-from workflow.collocation.spec.cell import CellSpec
-from workflow.collocation.spec.methods import divides
+from workflow.collocation.study.cell import CellSpec
+from workflow.collocation.study.methods import divides
 
 
 def refusal(spec: CellSpec, device: Device | None) -> str | None:

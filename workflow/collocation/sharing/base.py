@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.spec import methods
-from workflow.collocation.spec.cell import CellSpec
-from workflow.collocation.spec.names import JOIN, family_of
+from workflow.collocation.study import methods
+from workflow.collocation.study.cell import CellSpec
+from workflow.collocation.study.names import JOIN, family_of
 
 
 class Method(ABC):

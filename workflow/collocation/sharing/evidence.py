@@ -9,7 +9,7 @@ import psutil
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.process_lifetime import offspring, trees
-from workflow.collocation.spec.errors import NotInForce, printable
+from workflow.collocation.study.errors import NotInForce, printable
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"

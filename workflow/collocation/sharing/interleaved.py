@@ -14,8 +14,8 @@ from workflow.collocation.sharing.base import Method, named, register
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
-from workflow.collocation.spec.cell import CellSpec, MemberSpec
-from workflow.collocation.spec.names import PLAIN, STREAMS, Condition, conditions
+from workflow.collocation.study.cell import CellSpec, MemberSpec
+from workflow.collocation.study.names import PLAIN, STREAMS, Condition, conditions
 
 
 class Interleaved(Method):

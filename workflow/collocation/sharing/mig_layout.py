@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workflow.collocation.sharing.evidence import Unsupported
-from workflow.collocation.spec.cell import CellSpec
+from workflow.collocation.study.cell import CellSpec
 
 # A GPU instance's slices → those of the compute instances it offers, as many as its slices hold.
 COMPUTE = {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4), 7: (1, 2, 3, 4, 7)}

@@ -17,7 +17,7 @@ from workflow.collocation.process_lifetime import trees
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method, register
 from workflow.collocation.sharing.evidence import Listed, NotInForce, Report, Reports, called
-from workflow.collocation.spec.cell import CellSpec, MemberSpec
+from workflow.collocation.study.cell import CellSpec, MemberSpec
 
 RELEASE_S = 4.0
 # SMs are given in pairs that share a TPC, fewer rather than more, but never fewer than the least of

@@ -4,7 +4,7 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.sharing.base import register
 from workflow.collocation.sharing.evidence import NotInForce, Report, Reports, called
 from workflow.collocation.sharing.naive import Naive
-from workflow.collocation.spec.names import STREAMS
+from workflow.collocation.study.names import STREAMS
 
 # Hardware queues; by default 8, and streams that share one wait for each other.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}

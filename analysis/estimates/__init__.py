@@ -1,0 +1,1 @@
+"""From the records of cells to estimates.parquet: every published number, once."""

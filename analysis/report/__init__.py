@@ -1,0 +1,1 @@
+"""What people read of a study: pages, figures, the explorer, comparisons, exports."""

@@ -1,0 +1,83 @@
+"""The figures of a study, each a function of a module in this folder.
+
+To add one, write a module with a function of this kind, and a test of what it shows:
+
+    @figure("What the figure shows, in one or two sentences.")
+    def my_figure(estimates: pd.DataFrame) -> Drawing | None:
+        ...
+        return Drawing("The finding in at most 12 words", data, matplotlib_figure)
+
+It takes the table that `analysis.estimates.read` gives, and returns None where a study has no data
+for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import labels
+from analysis.estimates import table as estimates
+from analysis.files import update
+from analysis.report.figures import style
+from analysis.report.pages import FIGURES
+from analysis.report.pages.tables import csv
+
+LEFT_OUT = ["replicates", "relative_to", "note"]  # of the data: estimates.csv has them
+
+
+class Drawing(NamedTuple):
+    """A figure of one study. title: its finding. data: the rows of estimates that it shows."""
+
+    title: str
+    data: pd.DataFrame
+    figure: Figure
+
+
+Function = Callable[[pd.DataFrame], Drawing | None]
+_FIGURES: dict[str, tuple[str, Function]] = {}
+
+
+def figure(caption: str) -> Callable[[Function], Function]:
+    """Register a function as a figure of this name; the caption says what each mark is."""
+
+    def register(function: Function) -> Function:
+        _FIGURES[function.__name__] = caption, function
+        return function
+
+    return register
+
+
+def registered() -> dict[str, tuple[str, Function]]:
+    """Name → caption and function of every figure, sorted by name."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return dict(sorted(_FIGURES.items()))
+
+
+def draw(folder: Path, data_only: bool = False) -> str:
+    """Write CSV and pictures of each figure; those of figures that are not drawn go."""
+    found, index = estimates.read(folder / "estimates.parquet"), []
+    with style.context():
+        for name, (caption, function) in registered().items():
+            drawing, caption = function(found), labels.of_script(folder, caption)
+            index.append((name, drawing.title if drawing else "", caption))
+            data = folder / f"figures/{name}.csv"
+            pictures = [data.with_suffix(ending) for ending in style.METADATA]
+            if drawing is None:
+                for path in (data, *pictures):
+                    path.unlink(missing_ok=True)
+                continue
+            update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
+            for text in style.names(drawing.figure):
+                text.set_text(labels.of_script(folder, text.get_text()))
+            if not data_only:
+                style.save(drawing.figure, drawing.title, caption, pictures)
+    index = pd.DataFrame(index, columns=["figure", "title", "caption"])
+    update(folder / FIGURES, csv(index))
+    drawn = ", ".join(index["figure"][index["title"] != ""])
+    return f"drawn: {drawn or 'nothing, for want of data'}"
