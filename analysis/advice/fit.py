@@ -1,6 +1,6 @@
 """The predictor's constants, fitted to studies.
 
-Writes predictor.yaml beside this. Rows are the studies' values over all hosts, of every set of two or
+Writes predictor.yaml. Rows are the studies' values over all hosts, of every set of two or
 more jobs by the predictor's methods that has an STP, and GRACT and SMACT of each of its jobs alone
 (same implementation and input, separate process); nothing else is left out.
 """

@@ -1,4 +1,4 @@
-"""The names and units of what is read, whichever source reads it; analysis/estimates/records/columns.csv
+"""The names and units of what is read, whichever source reads it; columns.csv of the analysis
 says what each means. A value that is missing is None, never 0 or -1.
 """
 
