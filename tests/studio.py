@@ -467,7 +467,7 @@ class Studio:
         return left
 
     def _left(self) -> list[str]:
-        left = [f"left running: {process.cmdline()}" for process in self.alive()]
+        left = [f"left running: {process}" for process in self.alive()]
         for path in [*self.results.glob(".lock"), *self.locks.glob("*.lock")]:
             with path.open() as file:
                 try:
