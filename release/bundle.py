@@ -18,7 +18,7 @@ MOST_MB = 30  # of raw files: they stay in git's history
 EPOCH = 315_532_800  # 1980-01-01, the time of every file in an archive
 
 
-def seal(study: Path) -> int:
+def seal(study: Path, derive: verify.Derive) -> int:
     """Make a finished study one that ships: write its two lists, or say why not; the exit code.
 
     Every cell has to be accounted for, everything derived has to follow, and nothing private may
@@ -43,7 +43,7 @@ def seal(study: Path) -> int:
         if size > MOST_MB:
             why_not.append(f"{size:.1f} MB of raw files, more than the {MOST_MB} MB for git")
         if not why_not:
-            why_not = [line.text() for line in verify.rebuilt(study, found) if line.wrong]
+            why_not = [line.text() for line in verify.rebuilt(study, found, derive) if line.wrong]
         if not why_not:
             root = manifest.write(study, found)
     except Exception as error:  # whatever the folder holds, it is named
@@ -56,12 +56,12 @@ def seal(study: Path) -> int:
     return 0
 
 
-def artifact(study: Path, output: Path) -> int:
+def artifact(study: Path, output: Path, derive: verify.Derive) -> int:
     """Write one archive of a sealed study and the code, or say why not; the exit code."""
     study = study.resolve()
     if not (study / MANIFEST).exists():
         raise ValueError(manifest.unsealed(study))
-    if verify.tell(study, verify.verified(study)):
+    if verify.tell(study, verify.verified(study, derive)):
         raise ValueError(f"{study.name} does not verify; no archive was made")
     files = {name: (ROOT / name).read_bytes() for name in _code()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):
