@@ -447,7 +447,7 @@ def lists(study: Path) -> list[bytes]:
 @pytest.mark.parametrize("name", [manifest.RAW, manifest.MANIFEST, manifest.NOT_RUN])
 @pytest.mark.parametrize("kept", [0, 40, 80, -1, -30])
 def test_a_list_that_was_cut_is_written_anew(copy, monkeypatch, name, kept):
-    monkeypatch.setattr(verify, "rebuilt", lambda study, found: [])
+    monkeypatch.setattr(verify, "rebuilt", lambda study, found, derive: [])
     before = lists(copy)
     (copy / name).write_bytes((copy / name).read_bytes()[:kept])
     assert seal(copy, derive) == 0 and lists(copy) == before
