@@ -61,29 +61,31 @@ def of_rates(found):
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_interval_of_a_host_holds_its_next_cell(kind, n):
+def test_the_interval_of_a_host_holds_its_next_cell(n):
     """Of sets with n cells on each host, beside a few with three, as of those with one alone no
     variance is known.
     """
-    hits = []
-    for seed in range(8):
-        found = study(seed, lambda k: 3 if k < 3 else n, more=1)
-        new = found["cell"].str.endswith("r100")
-        told, values = of_rates(by_host(found[~new])), of_rates(found[new])["value"]
-        told = told[(told["kind"] == kind) & (told["n"] == n)]
-        assert (told["spread"] == "interval").all()
-        value = values.loc[told.index]
-        hits += ((told["low"] <= value) & (value <= told["high"])).tolist()
-    assert len(hits) >= 8 * 4 * (SETS - 3)
-    assert 0.9 <= np.mean(hits) <= 0.98
+    hits = {kind: [] for kind in KINDS}
+    for seed in range(6):
+        cells = study(seed, lambda k: 3 if k < 3 else n, more=1)
+        new = cells["cell"].str.endswith("r100")
+        fits, values = of_rates(by_host(cells[~new])), of_rates(cells[new])["value"]
+        fits = fits[fits["n"] == n]
+        assert (fits["spread"] == "interval").all()
+        value = values.loc[fits.index]
+        inside = (fits["low"] <= value) & (value <= fits["high"])
+        for kind, of_kind in inside.groupby(fits["kind"]):
+            hits[kind] += of_kind.tolist()
+    for kind, inside in hits.items():
+        assert len(inside) >= 6 * 4 * (SETS - 3), kind
+        assert 0.88 <= np.mean(inside) <= 0.99, kind
 
 
 @pytest.mark.parametrize("hosts", [3, 5])
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_prediction_holds_a_host_that_was_held_out(hosts, n):
     hits = {kind: [] for kind in KINDS}
-    for seed in range(30):
+    for seed in range(10):
         found = study(seed, lambda k: 3 if k < 3 else n, hosts + 1)
         new = found["host"] == f"h{hosts + 1}"
         held = of_rates(by_host(found)).xs(f"h{hosts + 1}", level="host")["value"]
@@ -92,7 +94,7 @@ def test_the_prediction_holds_a_host_that_was_held_out(hosts, n):
         inside = (told["low"] <= held.loc[told.index]) & (held.loc[told.index] <= told["high"])
         for kind, own in inside.groupby(told["kind"]):
             hits[kind] += own.tolist()
-    assert all(np.mean(hit) >= 0.9 for hit in hits.values())
+    assert all(np.mean(hit) >= 0.85 for hit in hits.values())
 
 
 def test_a_host_with_more_cells_counts_no_more_than_another():
@@ -163,14 +165,14 @@ def sharing(seed, jobs, hosts, cells, spread=0.1):
 
 def test_sets_that_share_their_job_alone_are_not_independent():
     hits = []
-    for seed in range(300):
+    for seed in range(80):
         found = sharing(seed, jobs=3, hosts=1, cells=2)
         new = found["cell"].str.endswith("next")
         told = by_host(found[~new]).set_index("scenario")
         value = found[new].set_index("scenario")["value"].loc[told.index]
         assert (told["spread"] == "interval").all()
         hits += ((told["low"] <= value) & (value <= told["high"])).tolist()
-    assert 0.93 <= np.mean(hits) <= 0.97
+    assert 0.92 <= np.mean(hits) <= 0.98
     few = by_host(sharing(1, jobs=1, hosts=2, cells=1))  # two cells of three sets each
     assert (few["spread"] == "none").all()
 

@@ -35,7 +35,7 @@ def turns():
     the truth, on hosts that are quiet and, where it is a ratio of rates, on others that drift.
     """
     found = defaultdict(list)
-    for seed in range(4):
+    for seed in range(2):
         noise = replace(QUIET, drift=0.03 * (seed % 2))
         design = Design(LAUNCH, (), hosts=6, replicates=0, turns=TURNS, noise=noise)
         study, estimates = built(design, seed)
@@ -68,7 +68,7 @@ def test_what_one_interleaved_cell_tells_holds_the_truth(turns, quantity, kind, 
     low.
     """
     hits, widths = zip(*turns[quantity, kind], strict=True)
-    assert len(hits) >= 24
+    assert len(hits) >= 12
     assert 0.9 <= sum(hits) / len(hits) <= 1
     assert sorted(widths)[len(widths) // 2] < widest
 
@@ -77,7 +77,7 @@ def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
     """A host that measured each once has none."""
     implementations, hits = {IMPLEMENTATION: 1.0, "graph": 3.0}, []
     jobs = [replace(job, implementations=implementations) for job in (*LAUNCH, *BUSY)]
-    for seed in range(2):
+    for seed in range(1):
         study, estimates = built(Design(jobs, counts=(7,), hosts=6), seed)
         for e in estimates.values():
             if (
@@ -90,7 +90,7 @@ def test_a_gain_over_the_fastest_way_has_an_interval_that_holds_the_truth():
                 rate = study.true["rate", e.scenario, e.implementation, e.method, e.host]
                 best = study.true["rate", one, "graph", "naive", e.host]
                 hits.append(e.low <= rate / best <= e.high)
-    assert len(hits) > 300 and sum(hits) / len(hits) >= 0.93
+    assert len(hits) > 150 and sum(hits) / len(hits) >= 0.93
     _, estimates = built(Design(jobs, counts=(7,), replicates=1), 1)
     assert all(e.spread == "none" for e in estimates.values() if e.quantity == "over_fastest")
 
@@ -116,12 +116,12 @@ def test_a_claim_is_never_judged_wrongly_on_all_hosts():
     replicate nothing is said.
     """
     found = {True: Counter(), False: Counter()}
-    for seed in range(12):
+    for seed in range(8):
         hosts, replicates = ((1, 5), (3, 2), (2, 4), (4, 1))[seed % 4]
         design = Design(LAUNCH[:2] + BUSY[:1], counts=(3, 7), hosts=hosts, replicates=replicates)
         study = simulate(design, seed)
         estimates = made(study)
-        margin = (1.1, 1.2, 1.3)[seed // 4]
+        margin = (1.1, 1.2)[seed // 4]
         precise = "one" if replicates == 1 else "several"
         for quantity in QUANTITIES:
             for scenario in ("7x_thin0", "3x_thin1", "7x_thick0"):
@@ -134,7 +134,7 @@ def test_a_claim_is_never_judged_wrongly_on_all_hosts():
                     found[so][precise, verdict(estimates, *rule, above=above)] += 1
                     found[so][precise, verdict(estimates, *rule, below=below)] += 1
     for so, right in ((True, "holds"), (False, "contradicted")):
-        assert found[so].total() == 12 * len(QUANTITIES) * 3 * 2
+        assert found[so].total() == 8 * len(QUANTITIES) * 3 * 2
         assert found[so].keys() <= {("one", "too imprecise"), ("several", "too imprecise"),
                                     ("several", right)}  # fmt: skip
         assert found[so]["several", right] > 0.6 * found[so].total() * 3 / 4
@@ -187,7 +187,7 @@ def test_advice_is_seldom_wrong(ragged):
     Ragged: four hosts with a replicate each, and 30 % of the cells failing: options come from
     different ones.
     """
-    designs = [random_design(seed) for seed in range(6)]
+    designs = [random_design(seed) for seed in range(3)]
     if ragged:
         designs = [replace(design, hosts=4, replicates=1, failing=0.3) for design in designs]
 
@@ -203,7 +203,7 @@ def test_advice_is_seldom_wrong(ragged):
 
 def test_neither_numbers_nor_verdicts_nor_advice_depend_on_flags():
     marks = {"flags": "cores_shared;uneven", "drift": 0.2, "loss_check": "differs"}
-    for seed in range(3):
+    for seed in range(1):
         study, said = simulate(random_design(seed), seed), []
         for rows in (study.rows, [row | marks for row in study.rows]):
             estimates = made(study, change=lambda _, rows=rows: rows)
