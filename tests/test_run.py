@@ -77,9 +77,9 @@ class Method:
             yield SimpleNamespace(
                 environment=lambda member: {"CUDA_VISIBLE_DEVICES": self.place(member)},
                 instances=dict,
-                own_pids=set,
-                entity=lambda member: "gpu",
-                witness=lambda reports: self.witness(reports),
+                nvml_pids=set,
+                entity_of=lambda member: "gpu",
+                evidence=lambda reports: self.witness(reports),
                 release=self.release,
             )
         finally:

@@ -108,7 +108,7 @@ class Doctor:
         if on:
             return WARN, f"MIG mode is on: other cells are refused; {how}"
         try:
-            offers = mig_nvml.read(self.device).offers
+            offers = mig_nvml.read_card(self.device).offers
         except (Unsupported, NotInForce) as error:
             offers = str(error)
         return OK, f"MIG mode is off: mig cells are refused; {how}; {offers}"

@@ -335,8 +335,8 @@ class Run:
         about = {"has_gpu": self.device is not None, "owner": owner, "own": own}
         if self.device:
             about |= {"sm_count": self.device.sm_count, "instances": sharing.instances()}
-            about["seats"] = {m.member: sharing.entity(m.member) for m in conductor.members}
-            about["own"] = own | sharing.own_pids()
+            about["seats"] = {m.member: sharing.entity_of(m.member) for m in conductor.members}
+            about["own"] = own | sharing.nvml_pids()
         self.fields["telemetry"], flags, files = conductor.watch.account(
             self.folder, conductor.windows, partial(self.display.say, loud=False), **about
         )
