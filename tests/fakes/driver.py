@@ -66,8 +66,8 @@ FULL_SLICE = 7  # the compute profile of one slice and all SMs of a 1g with doub
 # GPM metric id → what it tells, and how many of its units (per cent, MiB/s) one of ours is.
 GPM = {1: "gract", 2: "smact", 3: "smocc", 4: "integer", 5: "tenso", 10: "drama"}
 GPM |= {11: "fp64", 12: "fp32", 13: "fp16", 20: "pcie_tx", 21: "pcie_rx"}
-GPM |= {60: "nvlink_rx", 61: "nvlink_tx", 172: "ctxsw_requests", 174: "ctxsw_active"}
-GPM_UNITS = dict.fromkeys(GPM, 100) | dict.fromkeys((20, 21, 60, 61), 1 / MIB) | {172: 1}
+GPM |= {60: "nvlink_rx", 61: "nvlink_tx"}
+GPM_UNITS = dict.fromkeys(GPM, 100) | dict.fromkeys((20, 21, 60, 61), 1 / MIB)
 # Field id → (what it tells, NVML's units in one of ours, type of the value).
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 FIELDS = {
@@ -427,7 +427,7 @@ class Library:
             nan = name == "drama" or (settings["gpm_stale"] == "nan" and scale == 100)
             return float("nan") if nan else 0.0
         rate = activity.mean(card.state["activity"], name, start, end, entity)
-        return rate * ((end - start) / 1e9 if name == "ctxsw_requests" else scale)
+        return rate * scale
 
     # -- MIG --------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_
 from workflow.collocation.study.definition import Config
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.telemetry.lines import one_line
-from workflow.collocation.telemetry.sampler import open_source
+from workflow.collocation.telemetry.sources import choose_source
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 CHECKS = ("packages", "gpu", "results")
@@ -117,7 +117,7 @@ class Doctor:
         wanted = self.config.telemetry.source
         if wanted == "off":
             return OK, "switched off in config"
-        source, why = open_source(self.device.uuid, ["gpu"], wanted)
+        source, why = choose_source(self.device.uuid, ["gpu"], wanted)
         if source is None:
             return WARN, f"{why}: no GRACT, SMACT and DRAMA, only utilisation and power"
         source.close()
