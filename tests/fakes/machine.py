@@ -84,8 +84,8 @@ def installed(folder: Path) -> Iterator[None]:
     """
     from workflow.collocation.gpu import nvidia, nvml_subprocess  # trainers need neither
 
-    child, nvml_subprocess.CHILD = nvml_subprocess.CHILD, nvml_subprocess.Child()
-    nvidia._LEFT_OUT.clear()
+    child, nvml_subprocess.CHILD = nvml_subprocess.CHILD, nvml_subprocess.NvmlProcess()
+    nvidia._FAILING.clear()
     before = dict(vars(pynvml))
     driver.install(pynvml, [folder])
     try:

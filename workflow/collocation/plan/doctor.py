@@ -14,7 +14,7 @@ from pathlib import Path
 
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
+from workflow.collocation.gpu.lock import LockHeld, device_lock, folder_lock, lock_folder
 from workflow.collocation.plan.jobs import TRAINING, absent
 from workflow.collocation.sharing import mig_nvml, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
@@ -45,7 +45,7 @@ class Doctor:
                 return
             try:
                 yield name, getattr(self, name)()
-            except Busy as error:  # a study that runs is not to be disturbed
+            except LockHeld as error:  # a study that runs is not to be disturbed
                 yield name, (WARN, f"not tried: {error}")
             except Exception as error:  # one that is broken must not hide the others
                 yield name, (FAIL, one_line(error))
@@ -136,11 +136,11 @@ class Doctor:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The device's lock, so that nobody who measures is disturbed. Raises Busy at once."""
+        """The device's lock, so that nobody who measures is disturbed. Raises LockHeld at once."""
         key = self.device.uuid if self.device else "cpu"
 
         def taken(holder: dict) -> None:
-            raise Busy(Path(key), holder)
+            raise LockHeld(Path(key), holder)
 
         with device_lock(key, {"pid": os.getpid(), "study": "doctor"}, taken):
             yield

@@ -141,7 +141,18 @@ def require_members(
         started = {process.pid for process in trees(pids)}
         ours = {*pids, *started, *[server] * bool(server)}
         if not ours & set(compute):
-            return _count_problem(method, len(compute), len(mps), pids, clients, started)
+            planned = len(pids) + bool(clients)
+            if len(compute) in (0, planned) and len(mps) in (0, len(clients)):
+                return None
+            # Processes that a member started are listed, too, under PIDs that mean nothing here.
+            room = planned + len(started - set(pids))
+            if planned < len(compute) <= room and len(mps) <= len(clients) + room - planned:
+                return None
+            error = GpuBusy if len(compute) > room else NotInForce
+            return error(
+                f"{method}: NVML lists {len(compute)} processes and {len(mps)} MPS clients; the "
+                f"cell has {len(pids)} members, {len(clients)} of them clients"
+            )
         _, missing = listed_and_missing(plain, compute)
         if missing:
             return NotInForce(f"{method}: not among NVML's processes {compute}: {missing}")
@@ -156,29 +167,6 @@ def require_members(
         return _strangers(listed, ours | ending)
 
     return _await_lists(device, problem)
-
-
-def _count_problem(
-    method: str,
-    compute_count: int,
-    mps_count: int,
-    pids: list[int],
-    clients: Reports,
-    started: set[int],
-) -> Exception | None:
-    """What is wrong with the lengths of lists whose PIDs mean nothing here."""
-    planned = len(pids) + bool(clients)
-    if compute_count in (0, planned) and mps_count in (0, len(clients)):
-        return None
-    # Processes that a member started are listed, too.
-    room = planned + len(started - set(pids))
-    if planned < compute_count <= room and mps_count <= len(clients) + room - planned:
-        return None
-    error = GpuBusy if compute_count > room else NotInForce
-    return error(
-        f"{method}: NVML lists {compute_count} processes and {mps_count} MPS clients; the cell has "
-        f"{len(pids)} members, {len(clients)} of them clients"
-    )
 
 
 def _await_lists(

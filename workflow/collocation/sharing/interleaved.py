@@ -15,16 +15,7 @@ from workflow.collocation.sharing.evidence import Report, require_device
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.study.cell import CellSpec, MemberSpec
-from workflow.collocation.study.names import (
-    INTERLEAVED,
-    PLAIN,
-    Condition,
-    conditions,
-    family_of,
-)
-
-# Methods whose members may be on a card together, by family.
-TOGETHER = {method.family: method for method in (Naive, streams.Streams, Mps)}
+from workflow.collocation.study.names import INTERLEAVED, PLAIN, Condition, conditions
 
 
 class Interleaved(Method):
@@ -39,27 +30,16 @@ class Interleaved(Method):
 
     def __init__(self, spec: CellSpec, device: Device | None):
         super().__init__(spec, device)
-        self.conditions = {}
-        for condition, members in self._conditions():
-            self.conditions[condition.name] = list(members)
-        self.in_one_process, clients = set(), {}
-        for member, method in enumerate(spec.methods):
-            if method not in PLAIN:
-                clients[member] = spec.members[member]
-            elif TOGETHER[method].one_process:
-                self.in_one_process.add(member)
+        self.conditions = {condition.name: [*members] for condition, members in self._conditions()}
+        methods = dict(enumerate(spec.methods))
+        self.in_one_process = {m for m, name in methods.items() if name == streams.Streams.family}
+        clients = {m: spec.members[m] for m, name in methods.items() if name not in PLAIN}
         self.plain = Naive(spec, device)
         mps_spec = spec.model_copy(update={"method": Mps.family})
         self.mps = Mps(mps_spec, device, clients) if clients else None
 
     def refuse(self) -> str | None:
-        for condition, members in self._conditions():
-            part = {"method": condition.method, "members": tuple(members.values())}
-            part_spec = self.spec.model_copy(update=part)
-            method = TOGETHER[family_of(condition.method)](part_spec, self.device)
-            if reason := method.refuse():
-                return reason
-        return None
+        return self.mps.refuse() if self.mps else None
 
     def process_count(self) -> int:
         separate = self.spec.methods.count(Naive.family)
@@ -119,13 +99,13 @@ class Interleaved(Method):
         workloads = [member.workload for member in members.values()]
         every = conditions(self.name, workloads)
         for index, condition in enumerate(every):
-            own = {m: member for m, member in members.items() if member.condition == index}
-            if not own:
-                whole = {
-                    number
-                    for number, other in enumerate(every)
-                    if other.method == condition.method and not other.job
-                }
-                alike = [(m, member) for m, member in members.items() if member.condition in whole]
-                own = dict(alike[: condition.jobs])
-            yield condition, own
+            chosen = {m: member for m, member in members.items() if member.condition == index}
+            if not chosen:
+                sets = [n for n, other in enumerate(every) if _same_set(other, condition)]
+                alike = [(m, member) for m, member in members.items() if member.condition in sets]
+                chosen = dict(alike[: condition.jobs])
+            yield condition, chosen
+
+
+def _same_set(whole: Condition, part: Condition) -> bool:
+    return whole.method == part.method and not whole.job

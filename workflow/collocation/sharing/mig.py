@@ -20,26 +20,11 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.gpu.lock import lock_folder
 from workflow.collocation.gpu.nvidia import mig_enabled
 from workflow.collocation.process_lifetime import defer_signals
+from workflow.collocation.sharing import evidence
 from workflow.collocation.sharing import mig_nvml as nvml
 from workflow.collocation.sharing.base import Method
-from workflow.collocation.sharing.evidence import (
-    NO_DAEMON,
-    PIPE_FOLDER,
-    NotInForce,
-    Report,
-    Unsupported,
-    describe,
-    processes_of,
-    require_device,
-    require_free,
-    require_members,
-)
-from workflow.collocation.sharing.mig_layout import (
-    Layout,
-    Partition,
-    PartitionKey,
-    plan_layout,
-)
+from workflow.collocation.sharing.evidence import NotInForce, Report, Unsupported
+from workflow.collocation.sharing.mig_layout import Layout, Partition, PartitionKey, plan_layout
 from workflow.collocation.sharing.mig_nvml import ComputeInstance, GpuInstance, MigState
 from workflow.collocation.study.cell import CellSpec
 
@@ -87,7 +72,7 @@ class Mig(Method):
             ) from None
         present = {instance.partition.key for instance in nvml.read_state(device).instances}
         if present & set(keys):
-            require_free(device)
+            evidence.require_free(device)
         _remove(device, keys)
 
     @classmethod
@@ -153,7 +138,7 @@ class Mig(Method):
 
     def environment(self, member: int) -> dict[str, str]:
         uuid = self.seat(member)[1].uuid
-        return {"CUDA_VISIBLE_DEVICES": uuid, PIPE_FOLDER: NO_DAEMON}
+        return {"CUDA_VISIBLE_DEVICES": uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
     def instances(self) -> dict[str, int | None]:
         return {f"gi:{part.id}": part.partition.profile.sm_count for part in self.partitions}
@@ -163,7 +148,7 @@ class Mig(Method):
 
     def evidence(self, reports: dict[int, Report]) -> dict:
         for report in reports.values():
-            self.pids |= processes_of(report)
+            self.pids |= evidence.processes_of(report)
         state = nvml.read_state(self.device)
         if _identities(matching(self.layout, state) or []) != _identities(self.partitions):
             raise NotInForce(
@@ -171,7 +156,7 @@ class Mig(Method):
                 f"that: there is {state}"
             )
         members = {m: self._evidence_of_member(m, report) for m, report in reports.items()}
-        listed = require_members(self.name, self.device, reports)
+        listed = evidence.require_members(self.name, self.device, reports)
         sms_known = all(report.sm_count is not None for report in reports.values())
         return {
             "verified": (bool(reports) and sms_known) or None,
@@ -185,11 +170,11 @@ class Mig(Method):
         """The record of a member's seat; raises NotInForce if it runs elsewhere."""
         instance, compute = self.seat(member)
         partition = instance.partition
-        require_device(self.name, {member: report}, compute.uuid)
+        evidence.require_device(self.name, {member: report}, compute.uuid)
         if report.sm_count not in (None, compute.sm_count):
             raise NotInForce(
-                f"{self.name}: {describe(member, report)} can use {report.sm_count} SMs; its "
-                f"instance {partition.profile.name} ({compute.uuid}) has {compute.sm_count}"
+                f"{self.name}: {evidence.describe(member, report)} can use {report.sm_count} SMs; "
+                f"its instance {partition.profile.name} ({compute.uuid}) has {compute.sm_count}"
             )
         return {
             "pid": report.pid,

@@ -13,19 +13,9 @@ from pathlib import Path
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.process_lifetime import trees
-from workflow.collocation.sharing import mps_daemon
+from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method
-from workflow.collocation.sharing.evidence import (
-    NotInForce,
-    ProcessLists,
-    Report,
-    Reports,
-    describe,
-    listed_and_missing,
-    processes_of,
-    require_device,
-    require_members,
-)
+from workflow.collocation.sharing.evidence import NotInForce, ProcessLists, Report, Reports
 from workflow.collocation.study.cell import CellSpec, MemberSpec
 
 RELEASE_S = 4.0
@@ -81,7 +71,7 @@ class Mps(Method):
         return None
 
     def enter(self, log_folder: Path) -> None:
-        self.daemon = mps_daemon.Daemon.create(self.device.uuid, log_folder / "mps")
+        self.daemon = mps_daemon.Daemon(self.device.uuid, log_folder / "mps")
         self.daemon.start()
 
     def leave(self) -> None:
@@ -99,18 +89,18 @@ class Mps(Method):
     def evidence(self, reports: dict[int, Report], plain: Reports | None = None) -> dict:
         """plain: members of other conditions, which must be no clients of the daemon."""
         plain = plain or {}
-        require_device(self.name, reports, self.device.uuid, self.device)
+        evidence.require_device(self.name, reports, self.device.uuid, self.device)
         server, status, clients = self._active_server()
-        _, missing = listed_and_missing(reports, clients)
+        _, missing = evidence.listed_and_missing(reports, clients)
         if missing:
             raise NotInForce(f"MPS: not among server {server}'s clients {clients}: {missing}")
-        joined, _ = listed_and_missing(plain, clients)
+        joined, _ = evidence.listed_and_missing(plain, clients)
         if joined:
             raise NotInForce(f"MPS: among server {server}'s clients, not planned so: {joined}")
         self.pids.add(server)
         for report in reports.values():
-            self.pids |= processes_of(report)
-        self.listed = require_members(self.name, self.device, plain, reports, server)
+            self.pids |= evidence.processes_of(report)
+        self.listed = evidence.require_members(self.name, self.device, plain, reports, server)
         limits = {m: self._limit_in_force(m, report) for m, report in reports.items()}
         unproven = any(limit["unproven"] for limit in limits.values())
         self.server = server
@@ -164,7 +154,7 @@ class Mps(Method):
         `unproven`: why that proves nothing, although it contradicts nothing. Raises NotInForce if a
         limit is not in force or could not be seen, or if one holds that nobody asked for.
         """
-        client, name = self.clients[member], f"{self.name}: {describe(member, report)}"
+        client, name = self.clients[member], f"{self.name}: {evidence.describe(member, report)}"
         unproven = self._unproven_sm_limit(client.sm_percent, report.sm_count, name)
         card_free = None
         if client.pinned_memory_mb is not None:

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -32,24 +31,16 @@ SOCKET_PATH_LIMIT = 107  # bytes, on Linux
 OPEN_FILES = 16384  # what NVIDIA advises for many clients
 
 
-@dataclass
 class Daemon:
-    """One MPS control daemon: clients meet it in the folder `pipe`, it and its server write to
-    the folder `logs`. mark: the locked file in `pipe` that says that its starter lives.
+    """One MPS control daemon of a GPU: it and its server write to the folder `logs`, and clients
+    meet it in the folder `pipe`, by default a new one.
     """
 
-    device_uuid: str
-    pipe: Path
-    logs: Path
-    mark: TextIO | None = None
-    process: subprocess.Popen | None = None
-
-    @classmethod
-    def create(cls, device_uuid: str, logs: Path) -> "Daemon":
-        """The folders of a daemon that has not started."""
-        pipe = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-        logs.mkdir(parents=True, exist_ok=True)
-        return cls(device_uuid, pipe, logs.resolve())
+    def __init__(self, device_uuid: str, logs: Path, pipe: Path | None = None):
+        self.device_uuid, self.logs = device_uuid, logs.resolve()
+        self.pipe = pipe or Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+        self.mark: TextIO | None = None  # the locked file that says that its starter lives
+        self.process: subprocess.Popen | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,6 +57,7 @@ class Daemon:
 
         To be called from the main thread: the daemon is killed when the calling thread ends.
         """
+        self.logs.mkdir(parents=True, exist_ok=True)
         unmarked = self.pipe / "unmarked"
         self.mark = unmarked.open("w")
         fcntl.flock(self.mark, fcntl.LOCK_EX)  # before it has the name that `sweep` looks for
@@ -182,7 +174,7 @@ class Daemon:
 @contextmanager
 def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
     """A daemon that answers, ended on every way out. Raises NotInForce as `start` and `end` do."""
-    daemon = Daemon.create(device_uuid, logs)
+    daemon = Daemon(device_uuid, logs)
     try:
         daemon.start()
         yield daemon

@@ -1,16 +1,8 @@
 """Method `naive`: separate processes on one GPU, time-sliced by the driver."""
 
+from workflow.collocation.sharing import evidence
 from workflow.collocation.sharing.base import Method
-from workflow.collocation.sharing.evidence import (
-    NO_DAEMON,
-    PIPE_FOLDER,
-    ProcessLists,
-    Report,
-    Reports,
-    processes_of,
-    require_device,
-    require_members,
-)
+from workflow.collocation.sharing.evidence import ProcessLists, Report, Reports
 
 
 class Naive(Method):
@@ -24,21 +16,21 @@ class Naive(Method):
     def environment(self, member: int) -> dict[str, str]:
         if self.device is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
-        return {"CUDA_VISIBLE_DEVICES": self.device.uuid, PIPE_FOLDER: NO_DAEMON}
+        return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
     def evidence(self, reports: dict[int, Report]) -> dict:
         if self.device is None:
             members = sorted({report.pid for report in reports.values()})
             return {"verified": True, "device": "cpu", "members": members}
-        require_device("naive", reports, self.device.uuid, self.device)
-        listed = require_members("naive", self.device, reports)
+        evidence.require_device("naive", reports, self.device.uuid, self.device)
+        listed = evidence.require_members("naive", self.device, reports)
         return self.facts(reports, listed)
 
     def facts(self, reports: Reports, listed: ProcessLists) -> dict:
         """The record of the evidence, from NVML's process lists, which hold nobody else."""
         members = sorted({report.pid for report in reports.values()})
         for report in reports.values():
-            self.pids |= processes_of(report)
+            self.pids |= evidence.processes_of(report)
         nvml_answers = bool(listed["compute"]) and listed["mps"] is not None
         return {
             "verified": (bool(members) and nvml_answers) or None,
