@@ -57,6 +57,11 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path,
         assert sharing.entity_of(0) == "gpu"
 
 
+def test_every_method_that_a_study_may_name_has_a_class():
+    for name in planned_methods.METHODS:
+        assert name.startswith(methods.method_class(name).family)
+
+
 # -- what an implementation asks for
 # --------------------------------------------------------------------------
 

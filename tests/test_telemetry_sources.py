@@ -122,17 +122,16 @@ def test_gpm_rates_and_spans_are_what_the_card_did_and_no_buffer_is_left(h200, e
     assert not pynvml.nvmlLib.samples
 
 
-def test_a_metric_that_does_not_answer_is_null_and_one_that_is_not_known_is_left_out(h200):
+def test_a_metric_that_does_not_answer_is_null(h200):
     machine.does(h200, **BUSY)
     ids = {name: gpm.METRIC_IDS[name] for name in ("tenso", "pcie_tx")}
     refused = {str(ids["pcie_tx"]): UNSUPPORTED}
-    machine.configure(h200, gpm_nan=[ids["tenso"]], gpm_refused=refused, gpm_unknown=[60])
+    machine.configure(h200, gpm_nan=[ids["tenso"]], gpm_refused=refused)
     with opened(gpm.Gpm) as source:
         source.read_rates()
         rates = await_rows(source)["gpu"]
         assert rates["tenso"] is rates["pcie_tx"] is None
         assert rates["gract"] == pytest.approx(0.9)
-        assert "nvlink_rx" not in rates
 
 
 @pytest.mark.parametrize("reads", ["zero", "nan"])

@@ -23,7 +23,6 @@ Settings (tests/fakes/machine.py changes them):
                 on an H200; "nan": NaN for all ratios, and 0 for traffic
   gpm_nan       GPM metric ids that are always NaN
   gpm_refused   {GPM metric id, as text: the nvmlReturn of that metric}
-  gpm_unknown   GPM metric ids for which the whole call is refused
   fields_refused  ids of field values that the card does not have
   dcgm          the host engine that tests/fakes/dcgmi answers for; None: none runs
 
@@ -410,7 +409,7 @@ class Library:
         card = self.cards[newer[1][0]]
         settings = card.peek()["settings"]
         asked = request.metrics[: request.numMetrics]
-        if request.version != 1 or any(m.metricId in settings["gpm_unknown"] for m in asked):
+        if request.version != 1:
             raise Refused(INVALID)
         for metric in asked:
             refused = settings["gpm_refused"].get(str(metric.metricId))

@@ -35,7 +35,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 DEFAULTS = {"lost": False, "compute_mode": 0, "failures": [], "kill": None, "dcgm": None}
 DEFAULTS |= {"blocks": [], "blocks_in_use": False, "gpm_refresh_ms": 0, "gpm_stale": "zero"}
-DEFAULTS |= {"gpm_nan": [], "gpm_refused": {}, "gpm_unknown": [], "fields_refused": []}
+DEFAULTS |= {"gpm_nan": [], "gpm_refused": {}, "fields_refused": []}
 
 
 def create(

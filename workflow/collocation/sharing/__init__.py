@@ -53,9 +53,10 @@ def _kept_out(method: Method) -> str | None:
     """Why the card, in a state that another method needs, does not serve this one."""
     if method.device is None:
         return None
-    others = [other for other in METHODS.values() if not isinstance(method, other)]
-    reasons = (other.keeps_others_out(method.device) for other in others)
-    return next(filter(None, reasons), None)
+    for other in METHODS.values():
+        if not isinstance(method, other) and (reason := other.keeps_others_out(method.device)):
+            return reason
+    return None
 
 
 @contextmanager

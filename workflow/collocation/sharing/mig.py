@@ -120,7 +120,7 @@ class Mig(Method):
                 state = nvml.read_state(self.device)
             instances = matching(self.layout, state)
             if not instances:
-                sms = [compute.sm_count for one in state.instances for compute in one.compute]
+                sms = [c.sm_count for instance in state.instances for c in instance.compute]
                 raise NotInForce(
                     f"MIG: {self.layout} was created on {self.device.name}, but there is {state}, "
                     f"with compute instances of {sms} SMs"
@@ -216,7 +216,7 @@ def _is_alike(planned: Partition, instance: GpuInstance) -> bool:
 
 
 def _identities(instances: list[GpuInstance]) -> list[tuple[int, list[str]]]:
-    return [(one.id, [compute.uuid for compute in one.compute]) for one in instances]
+    return [(gi.id, [compute.uuid for compute in gi.compute]) for gi in instances]
 
 
 def note_path(device: Device) -> Path:

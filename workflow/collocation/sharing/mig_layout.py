@@ -219,13 +219,13 @@ def _search(profiles: list[Profile], occupied: int, lowest: int) -> tuple[Placem
     """
     if not profiles:
         return ()
-    first, others = profiles[0], profiles[1:]
+    first, later = profiles[0], profiles[1:]
     for start, size in sorted(first.placements):
         bits = (1 << start + size) - (1 << start)
         if start < lowest or bits & occupied:
             continue
-        next_lowest = start + size if others and others[0] == first else 0
-        placements = _search(others, occupied | bits, next_lowest)
+        next_lowest = start + size if later and later[0] == first else 0
+        placements = _search(later, occupied | bits, next_lowest)
         if placements is not None:
             return ((start, size), *placements)
     return None

@@ -116,19 +116,14 @@ def _ask(*arguments: str) -> str:
     if not shutil.which("dcgmi"):
         raise Unavailable("there is no dcgmi on PATH")
     try:
-        return subprocess.run(
-            ["dcgmi", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-            check=True,
-        ).stdout
+        output = subprocess.check_output(
+            ["dcgmi", *arguments], stderr=subprocess.STDOUT, timeout=ASK_S
+        )
+        return output.decode(errors="replace")
     except subprocess.TimeoutExpired:
         raise Unavailable(f"the host engine did not answer within {ASK_S:g} s") from None
     except subprocess.CalledProcessError as error:
-        last_line = error.stdout.strip().rpartition("\n")[2]
+        last_line = error.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         raise Unavailable(f"dcgmi {arguments[0]} failed: {last_line}") from None
 
 

@@ -9,7 +9,6 @@ sample is kept, so that the next row covers both times.
 import math
 import time
 import weakref
-from contextlib import suppress
 
 import pynvml
 
@@ -71,13 +70,10 @@ class Gpm(ActivitySource):
                 raise Unavailable("the card has no GPM counters (Hopper and newer have)")
             begin = self.sample()
             time.sleep(FIRST_S)
-            end = self.sample()
+            spans = self.rates_between(begin, self.sample())
         except pynvml.NVMLError as error:
             raise Unavailable(f"GPM fails ({error})") from None
-        self._metrics = [
-            metric for metric in self.METRICS if self._knows(metric, begin["gpu"], end["gpu"])
-        ]
-        if not self.rates_between(begin, end):
+        if not spans:
             raise Unavailable("GPM gives no metric of two samples")
 
     def read_rates(self) -> dict[str, Rates]:
@@ -107,31 +103,21 @@ class Gpm(ActivitySource):
     def close(self) -> None:
         self._last = {}
 
-    def _knows(self, metric: Metric, older: _Sample, newer: _Sample) -> bool:
-        """Whether the driver knows the metric; else it may refuse the whole call."""
-        with suppress(pynvml.NVMLError):
-            return bool(self._evaluate([metric], older, newer))
-        return False
-
     def _rates(self, older: _Sample, newer: _Sample) -> Rates | None:
-        """All metrics of a pair of samples; None where the pair says nothing."""
-        rates = self._evaluate(self._metrics, older, newer)
-        shares = [rates.get(metric.name) for metric in self.METRICS if metric.unit == "1"]
-        if all(share is None for share in shares):
+        """All metrics of a pair of samples, None for one that NVML does not give, or as NaN; None
+        where the pair says nothing.
+        """
+        request = self._request
+        request.numMetrics = len(self.METRICS)
+        request.sample1, request.sample2 = older.buffer, newer.buffer
+        for metric, entry in zip(self.METRICS, request.metrics, strict=False):
+            entry.metricId, entry.nvmlReturn = METRIC_IDS[metric.name], pynvml.NVML_ERROR_UNKNOWN
+        pynvml.nvmlGpmMetricsGet(request)
+        rates: Rates = dict.fromkeys(METRIC_IDS)
+        for metric, entry in zip(self.METRICS, request.metrics, strict=False):
+            if entry.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(entry.value):
+                rates[metric.name] = entry.value * SCALES[metric.unit]
+        if all(rates[metric.name] is None for metric in self.METRICS if metric.unit == "1"):
             return None
         close = (newer.t_ns - older.t_ns) / 1e9 < DOUBT_S
         return None if close and not any(rates.values()) else rates
-
-    def _evaluate(self, metrics: list[Metric], older: _Sample, newer: _Sample) -> Rates:
-        """Each metric's value over this pair; None for one that NVML does not give, or as NaN."""
-        request = self._request
-        request.numMetrics = len(metrics)
-        request.sample1, request.sample2 = older.buffer, newer.buffer
-        for metric, entry in zip(metrics, request.metrics, strict=False):
-            entry.metricId, entry.nvmlReturn = METRIC_IDS[metric.name], pynvml.NVML_ERROR_UNKNOWN
-        pynvml.nvmlGpmMetricsGet(request)
-        rates: Rates = dict.fromkeys(metric.name for metric in metrics)
-        for metric, entry in zip(metrics, request.metrics, strict=False):
-            if entry.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(entry.value):
-                rates[metric.name] = entry.value * SCALES[metric.unit]
-        return rates
