@@ -23,6 +23,10 @@ NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 OLD = pynvml.NVMLLibraryMismatchError("Unversioned function called and the pyNVML version ...")
 
 
+def entry_of(pid: int) -> Named:
+    return Named(pid=pid, usedGpuMemory=None)
+
+
 class FakeNvml:
     """Three cards, assumed to answer as nvidia-ml-py does. `failing`: what a call raises, by its
     name less `nvmlDeviceGet`, for all cards or for (name, index).
@@ -44,8 +48,8 @@ class FakeNvml:
             "CudaComputeCapability": lambda handle: self.capability,
             "NumGpuCores": lambda handle: self.cores,
             "PciInfo": lambda handle: Named(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0"),
-            "ComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.compute],
-            "MPSComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.mps],
+            "ComputeRunningProcesses": lambda handle: [entry_of(pid) for pid in self.compute],
+            "MPSComputeRunningProcesses": lambda handle: [entry_of(pid) for pid in self.mps],
             "MigMode": lambda handle: [self.mig, self.mig],
         }
 

@@ -212,7 +212,8 @@ def test_processes_come_with_their_memory(h200, monkeypatch):
     machine.configure(h200, **never("nvmlDeviceGetMPSComputeRunningProcesses"))
     assert card.processes() == {"compute": entry, "mps": None}
     part = SimpleNamespace(pid=7, usedGpuMemory=1000)  # a process in two parts of a card
-    monkeypatch.setitem(nvml.LISTS, "compute", lambda card: [part, part])
+    listing = "nvmlDeviceGetComputeRunningProcesses"
+    monkeypatch.setattr(pynvml, listing, lambda card: [part, part])
     assert card.processes()["compute"] == {7: 2000}
 
 

@@ -4,6 +4,7 @@ A driver that fails is reported in NVML's own words, and never taken for a machi
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,14 +50,8 @@ class Device:
         """PIDs on the card: of all processes ("compute"), and of MPS clients ("mps"); None where
         not readable. In a container they may be the host's PIDs.
         """
-
-        def pids(query: Callable) -> list[int] | None:
-            return _query(self.uuid, lambda card: sorted(entry.pid for entry in query(card)))
-
-        return {
-            "compute": pids(pynvml.nvmlDeviceGetComputeRunningProcesses),
-            "mps": pids(pynvml.nvmlDeviceGetMPSComputeRunningProcesses),
-        }
+        lists = _query(self.uuid, process_memory) or {"compute": None, "mps": None}
+        return {kind: None if pids is None else sorted(pids) for kind, pids in lists.items()}
 
     @in_subprocess()
     def memory_free(self) -> int | None:
@@ -248,6 +243,23 @@ def _compute_mode(uuid: str) -> int | None:
 def mig_enabled(device: Device) -> bool | None:
     """Whether MIG mode is on; None on a card that has no MIG, or where NVML does not say."""
     return _query(device.uuid, lambda card: bool(pynvml.nvmlDeviceGetMigMode(card)[0]))
+
+
+def process_memory(card) -> dict[str, dict[int, int] | None]:
+    """Device memory in bytes by PID, of all processes ("compute") and of MPS clients ("mps"), of a
+    card's NVML handle. Memory is 0 and a list None where NVML does not give it.
+    """
+    lists = {
+        "compute": _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(card)),
+        "mps": _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card)),
+    }
+    memory: dict[str, dict[int, int] | None] = dict.fromkeys(lists)
+    for kind, entries in lists.items():
+        if entries is not None:
+            memory[kind] = Counter()  # a process is listed for each part of a partitioned card
+            for entry in entries:
+                memory[kind][entry.pid] += entry.usedGpuMemory or 0
+    return memory
 
 
 def _query(uuid: str, query: Callable):

@@ -39,7 +39,10 @@ def refusal(spec: CellSpec, device: Device | None) -> str | None:
     """Why the cell's method cannot run on this machine, or None. Changes nothing."""
     method = method_class(spec.method)(spec, device)
     try:
-        reason = method.refuse() or _kept_out(method)
+        reason = method.refuse()
+        for other in METHODS.values() if device is not None else ():
+            if not reason and not isinstance(method, other):
+                reason = other.keeps_others_out(device)
     except Unsupported as error:
         reason = str(error)
     except NotInForce:  # The card does not answer now, which is no lasting reason.
@@ -47,16 +50,6 @@ def refusal(spec: CellSpec, device: Device | None) -> str | None:
     if not reason and device is not None:
         reason = device.too_many(method.process_count())
     return f"{reason}; {method.experimental}" if reason and method.experimental else reason
-
-
-def _kept_out(method: Method) -> str | None:
-    """Why the card, in a state that another method needs, does not serve this one."""
-    if method.device is None:
-        return None
-    for other in METHODS.values():
-        if not isinstance(method, other) and (reason := other.keeps_others_out(method.device)):
-            return reason
-    return None
 
 
 @contextmanager

@@ -27,8 +27,6 @@ class Method(ABC):
         self.spec, self.device, self.name = spec, device, spec.method
         self.pids: set[int] = set()  # of members and servers, known once evidence was taken
 
-    # -- after a killed run -----------------------------------------------------------------------
-
     @classmethod
     def sweep(cls) -> None:
         """End the processes that killed runs of this user left. Raises GpuBusy if they live on."""
@@ -39,8 +37,6 @@ class Method(ABC):
 
         Raises GpuBusy if others compute on it, NotInForce if it does not succeed.
         """
-
-    # -- before -----------------------------------------------------------------------------------
 
     def refuse(self) -> str | None:
         """Why this method cannot run this cell on this card, or None. Changes nothing.
@@ -69,8 +65,6 @@ class Method(ABC):
 
         Raises NotInForce where something stays.
         """
-
-    # -- while it is in force ---------------------------------------------------------------------
 
     @abstractmethod
     def environment(self, member: int) -> dict[str, str]:

@@ -79,8 +79,8 @@ class Mig(Method):
     def keeps_others_out(cls, device: Device) -> str | None:
         if not mig_enabled(device):
             return None
-        how = nvml.how_to_switch(device, on=False)
-        return f"MIG mode is on on {device.name}, and this method needs the whole card; {how}"
+        advice = nvml.how_to_switch(device, on=False)
+        return f"MIG mode is on on {device.name}, and this method needs the whole card; {advice}"
 
     def refuse(self) -> str | None:
         """Instances that a killed run left, as its note says, are no reason: the cell that comes
@@ -93,8 +93,8 @@ class Mig(Method):
             return f"{self.device.name} has no MIG"
         layout, state = plan_layout(self.spec, card), nvml.read_state(self.device)
         if not state.mode:
-            how = nvml.how_to_switch(self.device, on=True)
-            return f"MIG mode is off on {self.device.name}; {how}"
+            advice = nvml.how_to_switch(self.device, on=True)
+            return f"MIG mode is off on {self.device.name}; {advice}"
         if not state.instances or matching(layout, state) or note_path(self.device).exists():
             return None
         command = f"nvidia-smi mig -i {self.device.index}"
@@ -114,7 +114,9 @@ class Mig(Method):
         instances = matching(self.layout, nvml.read_state(self.device))
         if not instances:
             self.created = [partition.key for partition in self.layout.partitions]
-            _write_note(self.device, self.created)
+            note = note_path(self.device).with_suffix(f".{os.getpid()}")
+            note.write_text(json.dumps(self.created), encoding="utf-8")
+            note.replace(note_path(self.device))
             with defer_signals():
                 nvml.create_instances(self.device, self.layout)
                 state = nvml.read_state(self.device)
@@ -223,12 +225,6 @@ def note_path(device: Device) -> Path:
     """The note of the instances that this user's run makes on the card."""
     card = re.sub(r"[^A-Za-z0-9._-]", "_", device.uuid)
     return lock_folder() / f"{card}.mig-{os.getuid()}.json"
-
-
-def _write_note(device: Device, keys: list[PartitionKey]) -> None:
-    temporary = note_path(device).with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(keys), encoding="utf-8")
-    temporary.replace(note_path(device))
 
 
 @defer_signals()

@@ -38,9 +38,6 @@ class ActivitySource(ABC):
     METRICS: ClassVar[tuple[Metric, ...]]
 
     @abstractmethod
-    def __init__(self, uuid: str, entities: list[str]): ...
-
-    @abstractmethod
     def read_rates(self) -> dict[str, Rates]:
         """Rates since the call before, by entity; one without a new reading is left out."""
 

@@ -1,4 +1,4 @@
-"""Plain NVML readings of a card: gauges, the energy counter, and the processes that compute.
+"""Plain NVML readings of a card: gauges, the energy counter, and the processes on it.
 
 A sampler asks ten times a second and each call goes to the driver, so the values that NVML offers
 as fields are read in one call.
@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pynvml
 
+from workflow.collocation.gpu.nvidia import process_memory
 from workflow.collocation.telemetry.base import Metric
 
 METRICS = (
@@ -38,10 +39,6 @@ CALLS = {
     "memory_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_MEM),
     "throttle": lambda card: pynvml.nvmlDeviceGetCurrentClocksEventReasons(card),
 }
-LISTS = {
-    "compute": lambda card: pynvml.nvmlDeviceGetComputeRunningProcesses(card),
-    "mps": lambda card: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card),
-}
 
 
 class NvmlCard:
@@ -65,19 +62,8 @@ class NvmlCard:
         return self._fields("energy").get("energy")
 
     def processes(self) -> dict[str, dict[int, int] | None]:
-        """Device memory in bytes by PID, of all processes ("compute") and of MPS clients ("mps").
-
-        Memory is 0 where NVML does not give it, and a list None where NVML gives none. In a
-        container PIDs may be the host's.
-        """
-        lists: dict[str, dict | None] = dict.fromkeys(LISTS)
-        for kind, call in LISTS.items():
-            with suppress(pynvml.NVMLError):
-                entries, memory = call(self.handle), {}
-                for entry in entries:  # once for each part of a partitioned card
-                    memory[entry.pid] = memory.get(entry.pid, 0) + (entry.usedGpuMemory or 0)
-                lists[kind] = memory
-        return lists
+        """Device memory in bytes by PID; see nvidia.process_memory."""
+        return process_memory(self.handle)
 
     def _fields(self, *names: str) -> dict[str, float]:
         """The fields among these that the card gives, in one call."""

@@ -109,8 +109,6 @@ class TelemetrySummary:
         )
         return telemetry, [flag for flag, reason in flags.items() if reason]
 
-    # -- values of a window -----------------------------------------------------------------------
-
     def _window(self, window: Window, wrong: Reasons) -> record.WindowTelemetry:
         """wrong: values that cannot be right, which become None."""
         means, headlines = {}, {}
@@ -174,8 +172,6 @@ class TelemetrySummary:
         values = _if_any({name: self.gpu.over(name, ends) for name in IDLE})
         return values and {"seconds": (ends[1] - ends[0]) / 1e9} | values
 
-    # -- energy -----------------------------------------------------------------------------------
-
     def _edges(self, window: Window) -> list[tuple[int, float] | None]:
         """(time, J) at which the energy counter changed at the window's start and end."""
         marks = {mark["name"]: mark["energy"] for mark in self.output.marks}
@@ -217,8 +213,6 @@ class TelemetrySummary:
                 f"{window.name}: {joules:.1f} J by the GPU's counter and {integrated:.1f} J by its "
                 "power readings"
             )
-
-    # -- what is missing, and what cannot be right ------------------------------------------------
 
     def _longest_gap(self, rate: str) -> float:
         """The longest time (s) between rows at this rate ("hz", "slow_hz") that is no hole."""
