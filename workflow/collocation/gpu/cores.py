@@ -57,10 +57,7 @@ def topology(root: Path = CPUS) -> list[Cpu]:
 
 
 def plan_cores(
-    shares: list[int | str],
-    available: list[Cpu],
-    numa: int | None = None,
-    limit: int | None = None,
+    shares: list[int | str], available: list[Cpu], numa: int | None = None, limit: int | None = None
 ) -> tuple[list[list[int]], list[str]]:
     """CPU numbers for each member, sorted, and flags.
 
@@ -74,10 +71,8 @@ def plan_cores(
     order = _within_limit(sorted(available, key=lambda cpu: (cpu.node != numa, cpu)), numa, limit)
     chosen: list[set[Cpu]] = []
     for share in shares:
-        if share == "all":
-            chosen.append(set(order))
-        else:
-            chosen.append(set(_least_used(order, chosen, _size(order, share))))
+        cpus = order if share == "all" else _least_used(order, chosen, _size(order, share))
+        chosen.append(set(cpus))
     flags = []
     if _overlap(chosen):
         flags.append("cores_shared")

@@ -124,6 +124,11 @@ class Need(NamedTuple):
     profile: Profile
     slices: int
 
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Sort key: largest first."""
+        return -self.profile.size, -self.profile.slices, -self.slices
+
 
 def plan_layout(spec: CellSpec, card: MigCard) -> Layout:
     """How to divide the card as a cell needs it: largest instances first, each as low as it goes.
@@ -132,7 +137,7 @@ def plan_layout(spec: CellSpec, card: MigCard) -> Layout:
     """
     try:
         needs, shared = _needs(spec, card), spec.method == "mig_shared"
-        members = sorted(range(len(needs)), key=lambda member: _size_rank(needs[member]))
+        members = sorted(range(len(needs)), key=lambda member: needs[member].rank)
         groups = [members] if shared else [[member] for member in members]
         profiles = [needs[group[0]].profile for group in groups]
         placements = None
@@ -152,11 +157,6 @@ def plan_layout(spec: CellSpec, card: MigCard) -> Layout:
         for number, member in enumerate(group):
             seats[member] = index, number
     return Layout(tuple(partitions), tuple(seats[member] for member in range(len(needs))))
-
-
-def _size_rank(need: Need) -> tuple[int, int, int]:
-    """Sort key: largest first."""
-    return -need.profile.size, -need.profile.slices, -need.slices
 
 
 def _fit_together(needs: list[Need]) -> bool:

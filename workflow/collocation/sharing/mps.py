@@ -158,28 +158,31 @@ class Mps(Method):
         unproven = self._unproven_sm_limit(client.sm_percent, report.sm_count, name)
         card_free = None
         if client.pinned_memory_mb is not None:
-            self._require_memory_limit(client.pinned_memory_mb, report.memory_free, name)
+            free, limit = report.memory_free, client.pinned_memory_mb
+            if free is None:
+                raise NotInForce(f"{name} could not tell what memory is free; its limit is open")
+            if free > limit * MIB:
+                raise NotInForce(
+                    f"{name} saw {free / MIB:.0f} MiB of free memory; its limit is {limit} MiB"
+                )
             card_free = self.device.memory_free()
             if card_free is None:
                 unproven = "how much memory of the card is free is not known"
-            elif card_free <= client.pinned_memory_mb * MIB:
+            elif card_free <= limit * MIB:
                 unproven = f"the card has {card_free // MIB} MiB free, no more than the limit"
-        expected = None
-        if client.sm_percent is not None:
-            expected = self._expected_sms(client.sm_percent)
         return {
             "sm_percent": client.sm_percent,
             "sm_count": report.sm_count,
             "sm_source": report.sm_source,
-            "sm_expected": expected,
+            "sm_expected": self._expected_sms(client.sm_percent),
             "pinned_memory_mb": client.pinned_memory_mb,
             "memory_free": report.memory_free,
             "card_free": card_free,
             "unproven": unproven,
         }
 
-    def _expected_sms(self, percent: float) -> int:
-        return int(percent * self.device.sm_count / 100 + ROUNDING)
+    def _expected_sms(self, percent: float | None) -> int | None:
+        return None if percent is None else int(percent * self.device.sm_count / 100 + ROUNDING)
 
     def _unproven_sm_limit(self, percent: float | None, count: int | None, name: str) -> str | None:
         """Why the SMs that a member can use prove nothing, or None; raises NotInForce."""
@@ -199,14 +202,6 @@ class Mps(Method):
         if minimum or count >= total:
             raise NotInForce(f"{name} can use {count} SMs; {expected}")
         return f"it can use {count} SMs; {expected}, and this card's groups are not known"
-
-    def _require_memory_limit(self, limit_mib: int, free: int | None, name: str) -> None:
-        if free is None:
-            raise NotInForce(f"{name} could not tell what memory is free; its limit is open")
-        if free > limit_mib * MIB:
-            raise NotInForce(
-                f"{name} saw {free / MIB:.0f} MiB of free memory; its limit is {limit_mib} MiB"
-            )
 
 
 def _pids(answer: str) -> list[int]:
