@@ -15,8 +15,9 @@ from workflow.collocation.record.parquet import arrow, dictionary
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import File, Window
 from workflow.collocation.telemetry.base import Metric
+from workflow.collocation.telemetry.host import HOST_METRICS, MEMBER_METRICS
 from workflow.collocation.telemetry.lines import SamplerOutput
-from workflow.collocation.telemetry.sources import GPU_METRICS, HOST_METRICS, MEMBER_METRICS
+from workflow.collocation.telemetry.sources import GPU_METRICS
 
 
 def write_tables(folder: Path, output: SamplerOutput, windows: list[Window]) -> dict[str, File]:

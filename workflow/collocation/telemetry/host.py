@@ -67,20 +67,17 @@ class MemberProcesses:
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     readings.append(process.as_dict(ATTRIBUTES))  # None for what is refused
-            alive = {
-                reading["pid"]: reading
-                for reading in readings
-                if reading["status"] != psutil.STATUS_ZOMBIE
-            }
-            if root not in alive:
+            alive = [r for r in readings if r["status"] != psutil.STATUS_ZOMBIE]
+            pids = {reading["pid"] for reading in alive}
+            if root not in pids:
                 continue
             counters = {"cpu": sum(sum(reading["cpu_times"][:4]) for reading in readings)}
             for name in ("read", "write"):
                 moved = [getattr(r["io_counters"], f"{name}_bytes", None) for r in readings]
                 counters[name] = None if None in moved else sum(moved)
             sizes = {
-                "rss": sum(reading["memory_info"].rss for reading in alive.values()),
-                "gpu_memory": sum(gpu_memory.get(pid, 0) for pid in alive) or None,
+                "rss": sum(reading["memory_info"].rss for reading in alive),
+                "gpu_memory": sum(gpu_memory.get(pid, 0) for pid in pids) or None,
             }
             rows.append((t_ns, member, rates.update(t_ns, counters) | sizes))
         return rows

@@ -1,6 +1,6 @@
 """All telemetry sources, the columns that they declare, and the choice of one."""
 
-from workflow.collocation.telemetry import host, nvml
+from workflow.collocation.telemetry import nvml
 from workflow.collocation.telemetry.base import ActivitySource, Metric, Unavailable
 from workflow.collocation.telemetry.dcgm import Dcgm
 from workflow.collocation.telemetry.gpm import Gpm
@@ -8,15 +8,9 @@ from workflow.collocation.telemetry.gpm import Gpm
 # Sources of a card's activity by their name in config, best first; plain NVML has none.
 SOURCES: dict[str, type[ActivitySource]] = {source.name: source for source in (Gpm, Dcgm)}
 
-
-def _columns(*groups: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    """The metrics of several sources, each name once."""
-    return tuple({metric.name: metric for group in groups for metric in group}.values())
-
-
-# Columns of gpu.parquet, member.parquet and host.parquet.
-GPU_METRICS = _columns(*(source.METRICS for source in SOURCES.values()), nvml.METRICS)
-MEMBER_METRICS, HOST_METRICS = host.MEMBER_METRICS, host.HOST_METRICS
+# Columns of gpu.parquet, each name once, though several sources may have it.
+_BY_NAME = {metric.name: metric for source in SOURCES.values() for metric in source.METRICS}
+GPU_METRICS: tuple[Metric, ...] = (*_BY_NAME.values(), *nvml.METRICS)
 # Shares of the SMs' time or cycles, which can be averaged over GPU instances by their SMs.
 ACTIVITY = [metric.name for metric in Gpm.METRICS if metric.unit == "1"]
 

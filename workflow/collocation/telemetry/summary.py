@@ -19,15 +19,11 @@ import numpy as np
 from workflow.collocation.record import values as record
 from workflow.collocation.record.series import SHARES, Series
 from workflow.collocation.record.values import Values, Window
+from workflow.collocation.telemetry import host
 from workflow.collocation.telemetry.base import Metric
 from workflow.collocation.telemetry.contradictions import COMPARED, contradictions
 from workflow.collocation.telemetry.lines import SamplerOutput
-from workflow.collocation.telemetry.sources import (
-    ACTIVITY,
-    GPU_METRICS,
-    HOST_METRICS,
-    MEMBER_METRICS,
-)
+from workflow.collocation.telemetry.sources import ACTIVITY, GPU_METRICS
 
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
 RATES = [metric.name for metric in GPU_METRICS if metric.kind == "rate"]
@@ -73,7 +69,7 @@ class TelemetrySummary:
         names = ("gpu", *self.instances) if self.has_gpu else ()
         self.entities = {name: _series(self.output.gpu, GPU_METRICS, e=name) for name in names}
         self.gpu = self.entities.get("gpu", _series([], GPU_METRICS))
-        self.host = _series(self.output.host, HOST_METRICS)
+        self.host = _series(self.output.host, host.HOST_METRICS)
         self.phases = {name: start_ns for start_ns, name in self.output.phases}
         self.idle = self._idle()
 
@@ -136,7 +132,7 @@ class TelemetrySummary:
         """Means of each member that a window is of, and where it ran."""
         members = {}
         for member in sorted({row["m"] for row in self.output.members}):
-            series = _series(self.output.members, MEMBER_METRICS, m=member)
+            series = _series(self.output.members, host.MEMBER_METRICS, m=member)
             means = _if_any(_means(series, series.columns, window))
             if means and window.has(member):
                 members[str(member)] = {"entity": self.seats.get(member)} | means
