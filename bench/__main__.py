@@ -41,7 +41,7 @@ def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
 
         def witness(said: list[dict]) -> None:
             names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
-            sharing.witness({i: Report(**{n: of[n] for n in names}) for i, of in enumerate(said)})
+            sharing.evidence({i: Report(**{n: of[n] for n in names}) for i, of in enumerate(said)})
 
         return sum(measure(specs, cell.spec.measure.window_s, witness))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.gpu.lock import LockHeld, folder_lock
 from workflow.collocation.process_lifetime import ENDING
 
 PREFIX = "gpu-study-scratch-"
@@ -24,7 +24,7 @@ def scratch() -> Iterator[None]:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, _end)
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(Busy, OSError):
+        with suppress(LockHeld, OSError):
             about = left.lstat()
             if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
                 with folder_lock(left, {}):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.sharing.evidence import PIPE_FOLDER
-from workflow.collocation.telemetry.sampler import Source
+from workflow.collocation.telemetry.base import ActivitySource
 
 LEAD_S = 0.4  # of a load before it is looked at, and after: counters are refreshed every 100 ms
 SPAN_S = 0.8
@@ -75,14 +75,14 @@ def running(seconds: float, *loads: Load) -> Iterator[None]:
         raise LoadError("a load was over too early")
 
 
-def span_of(source: Source, seconds: float) -> dict[str, float | None]:
+def span_of(source: ActivitySource, seconds: float) -> dict[str, float | None]:
     """What the card does meanwhile, from one pair: metric → value in the vocabulary's unit."""
-    begin = source.open()
+    begin = source.sample()
     time.sleep(seconds)
-    return source.span(begin, source.open())["gpu"]["v"]
+    return source.rates_between(begin, source.sample())["gpu"]["v"]
 
 
-def spinning(source: Source, device: gpu.Device, blocks: int) -> dict[str, float | None]:
+def spinning(source: ActivitySource, device: gpu.Device, blocks: int) -> dict[str, float | None]:
     """The same while a kernel spins on so many SMs."""
     with tempfile.TemporaryDirectory() as pipe:
         with load(device, "spin", blocks, pipe=pipe) as process, running(SPAN_S, process):

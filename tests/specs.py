@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.studio import workload
-from workflow.collocation.sharing.mig_layout import Card, Profile
+from workflow.collocation.sharing.mig_layout import MigCard, Profile
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
 from workflow.collocation.study.workloads import VisionWorkload
 
@@ -38,14 +38,14 @@ def mix(*slices: str, method: str = "mig") -> CellSpec:
     return cell(method, *(member(f"w{n}", slice=text) for n, text in enumerate(slices)))
 
 
-def card_table(name: str) -> Card:
+def card_table(name: str) -> MigCard:
     """A card's MIG profiles, from tests/cards."""
     table = json.loads((CARDS / f"{name}.json").read_text(encoding="utf-8"))
-    keys = ("id", "name", "slices", "sm_count", "most")
+    keys = ("id", "name", "slices", "sm_count")
     places = [tuple(map(tuple, p["placements"])) for p in table["profiles"]]
-    its = [{key: p[key] for key in keys} for p in table["profiles"]]
+    its = [{key: p[key] for key in keys} | {"max_count": p["most"]} for p in table["profiles"]]
     profiles = (Profile(**each, placements=at) for each, at in zip(its, places, strict=True))
-    return Card(table["name"], tuple(profiles))
+    return MigCard(table["name"], tuple(profiles))
 
 
 TABLES = {path.stem: card_table(path.stem) for path in sorted(CARDS.glob("*.json"))}

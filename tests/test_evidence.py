@@ -61,7 +61,7 @@ def both(device: FakeCard, clients: list[int]) -> Interleaved:
     """Member 0 is a client, member 1 a separate process."""
     spec = cell("mps-naive", member(condition=0), member(condition=1))
     it = Interleaved(spec.model_copy(update={"measure": MeasureSpec(kind="interleaved")}), device)
-    it.served.daemon = daemon(device, clients)
+    it.mps.daemon = daemon(device, clients)
     return it
 
 
@@ -102,20 +102,20 @@ def test_nvml_lists_the_members_and_nobody_else(method, compute, clients, expect
     if isinstance(expected, tuple):
         error, words = expected
         with pytest.raises(error, match=re.escape(words)) as caught:
-            it.witness(OURS)
+            it.evidence(OURS)
         assert "\n" not in str(caught.value)
         return
-    found = it.witness(OURS)
+    found = it.evidence(OURS)
     assert found["verified"] is expected
     if method == "naive":
         devices = {0: "GPU-0", 1: "GPU-0"}
         told = {"verified": expected, "members": [10, 20], "devices": devices}
         assert found == told | {"compute": compute, "mps": clients}
-        assert it.own_pids() == {10, 20}
+        assert it.nvml_pids() == {10, 20}
     else:
         assert (found["mps"]["clients"], found["naive"]["members"]) == ([20], [10])
         assert found["mps"]["verified"] is True  # by the daemon's list
-        assert it.own_pids() == {5, 10, 20}
+        assert it.nvml_pids() == {5, 10, 20}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_nvml_lists_the_members_and_nobody_else(method, compute, clients, expect
 )
 def test_the_daemons_list_tells_who_is_a_client(clients, words):
     with pytest.raises(NotInForce, match=re.escape(words)):
-        both(card([5, 20, 10], [20]), clients).witness(OURS)
+        both(card([5, 20, 10], [20]), clients).evidence(OURS)
 
 
 @pytest.mark.parametrize(
@@ -142,18 +142,18 @@ def test_a_member_on_another_device_fails_the_cell(uuid, other, words):
     found = OURS | {1: replace(OURS[1], device_uuid=uuid)}
     for it in (plain(card([other, 20], [])), both(card([5, other, 20], [20]), [20])):
         if words is None:
-            assert it.witness(found)["verified"]
+            assert it.evidence(found)["verified"]
             continue
         with pytest.raises(NotInForce, match=rf"^naive: member 1 \(PID 10\) {words}"):
-            it.witness(found)
+            it.evidence(found)
 
 
 def test_with_nobody_left_nothing_is_proven():
-    assert plain(card([], [])).witness({})["verified"] is None
-    found = served(card([5], []), []).witness({})
+    assert plain(card([], [])).evidence({})["verified"] is None
+    found = served(card([5], []), []).evidence({})
     assert (found["verified"], found["server"], found["status"]) == (None, 5, "ACTIVE")
     with pytest.raises(NotInForce, match="^MPS: server 5 is FAULT, not ACTIVE$"):
-        served(card([5], []), [], status="FAULT").witness({})
+        served(card([5], []), [], status="FAULT").evidence({})
 
 
 ONE = "MPS: one server was expected"
@@ -168,16 +168,16 @@ ONE = "MPS: one server was expected"
 )
 def test_a_daemon_that_does_not_list_its_one_server_fails_the_cell(answer, says):
     it = served(card([5, 20], [20]), [20])
-    it.witness({0: OURS[0]})
+    it.evidence({0: OURS[0]})
     it.daemon.ask = {"get_server_list": answer}.get
     with pytest.raises(NotInForce, match=f"^{says}"):
-        it.witness({0: OURS[0]})
+        it.evidence({0: OURS[0]})
 
 
 def test_a_plain_member_is_not_the_daemons_to_drop():
     asked = []
     it = both(FakeCard(), [7])
-    it.plain.names, it.served.release = {8}, asked.append
+    it.plain.pids, it.mps.release = {8}, asked.append
     it.release(8)
     it.release(7)
     assert asked == [7]
@@ -189,7 +189,7 @@ def test_a_plain_member_is_not_the_daemons_to_drop():
 def test_what_a_member_started_itself_is_nobody_elses(sleepers):
     """Else its cell would be measured again for ever."""
     ours = {0: replace(OURS[0], pid=US)}
-    assert plain(card([US, sleepers()], [])).witness(ours)["verified"] is True
+    assert plain(card([US, sleepers()], [])).evidence(ours)["verified"] is True
 
 
 def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
@@ -198,7 +198,7 @@ def test_one_that_is_leaving_the_card_is_given_time(monkeypatch):
     monkeypatch.setattr(
         FakeCard, "processes", lambda _: {"compute": next(answers, [20, 10]), "mps": []}
     )
-    assert plain(FakeCard()).witness(OURS)["compute"] == [20, 10]
+    assert plain(FakeCard()).evidence(OURS)["compute"] == [20, 10]
 
 
 def test_nobody_may_be_on_the_card_when_a_method_is_entered(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from tests.studio import alone, study, workload
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia, nvml_subprocess
-from workflow.collocation.gpu.nvml_subprocess import DriverError, Silent
+from workflow.collocation.gpu.nvml_subprocess import DriverError, DriverSilent
 from workflow.collocation.record.run_json import Gpu
 from workflow.collocation.study.errors import ConfigError
 
@@ -21,6 +21,10 @@ ORDER, VISIBLE = "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 # As nvidia-ml-py raises where the driver is older than the call.
 OLD = pynvml.NVMLLibraryMismatchError("Unversioned function called and the pyNVML version ...")
+
+
+def entry_of(pid: int) -> Named:
+    return Named(pid=pid, usedGpuMemory=None)
 
 
 class FakeNvml:
@@ -44,8 +48,8 @@ class FakeNvml:
             "CudaComputeCapability": lambda handle: self.capability,
             "NumGpuCores": lambda handle: self.cores,
             "PciInfo": lambda handle: Named(busId=f"0000FFFF:{self.slots[handle]:02X}:00.0"),
-            "ComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.compute],
-            "MPSComputeRunningProcesses": lambda handle: [Named(pid=pid) for pid in self.mps],
+            "ComputeRunningProcesses": lambda handle: [entry_of(pid) for pid in self.compute],
+            "MPSComputeRunningProcesses": lambda handle: [entry_of(pid) for pid in self.mps],
             "MigMode": lambda handle: [self.mig, self.mig],
         }
 
@@ -70,7 +74,7 @@ def nvml(monkeypatch) -> FakeNvml:
         call = lambda *arguments, name=name: fake.call(name, *arguments)  # noqa: E731
         monkeypatch.setattr(pynvml, real.get(name, f"nvmlDeviceGet{name}"), call)
     monkeypatch.setattr(nvml_subprocess.CHILD, "inside", True)  # this process is asked
-    monkeypatch.setattr(nvidia, "_LEFT_OUT", {})
+    monkeypatch.setattr(nvidia, "_FAILING", {})
     monkeypatch.setattr(gpu, "torch_build", lambda: None)
     monkeypatch.delenv(VISIBLE, raising=False)
     return fake
@@ -245,7 +249,7 @@ def answer(text: str, then=None, wait: float = 0) -> str:
 
 @pytest.fixture
 def child(monkeypatch):
-    made = nvml_subprocess.Child()
+    made = nvml_subprocess.NvmlProcess()
     monkeypatch.setattr(nvml_subprocess, "CHILD", made)
     yield made
     made.end()
@@ -255,7 +259,7 @@ def test_a_driver_that_is_silent_on_a_card_is_asked_no_more(nvml, child, monkeyp
     monkeypatch.setattr(nvml_subprocess, "ANSWER_S", 0.3)
     nvml.calls["HandleByIndex"] = lambda index: signal.pause() if index == 1 else index
     for _ in range(2):
-        with pytest.raises(Silent, match="does not answer"):
+        with pytest.raises(DriverSilent, match="does not answer"):
             gpu.find()
 
 
@@ -281,7 +285,7 @@ def test_a_question_without_an_answer_is_given_up_and_no_other_is_asked(child, m
             patch.setattr(nvml_subprocess, "END_S", 0.1)
             patch.setattr(nvml_subprocess.os, "waitpid", lambda pid, options: (0, 0))
         for question in (stuck, lambda: answer("never asked")):
-            with pytest.raises(Silent) as caught:
+            with pytest.raises(DriverSilent) as caught:
                 question()
             assert "nothing on 'stuck'" in str(caught.value)
             assert (f"PID {pid} is stuck" in str(caught.value)) is not ends
@@ -301,7 +305,7 @@ def test_an_answer_that_comes_late_is_not_the_next_ones(child):
     assert answer("next") == "next"
     killed = child.pid
     os.kill(killed, signal.SIGKILL)
-    with pytest.raises(Silent, match="the process that asks the NVIDIA driver ended"):
+    with pytest.raises(DriverSilent, match="the process that asks the NVIDIA driver ended"):
         answer("b")
     assert answer("c") == "c" and child.pid != killed
 

@@ -13,9 +13,9 @@ import pytest
 from tests.gpu_loading import Load, load, running, span_of, spinning
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.telemetry.metrics import Unavailable
-from workflow.collocation.telemetry.nvml import Card
-from workflow.collocation.telemetry.sampler import Source, open_source
+from workflow.collocation.telemetry.base import ActivitySource, Unavailable
+from workflow.collocation.telemetry.nvml import NvmlCard
+from workflow.collocation.telemetry.sources import choose_source
 
 CARD = next(iter(gpu.find()), None)
 pytestmark = [
@@ -30,9 +30,9 @@ SPINNING = [max(CARD.sm_count // part, 1) for part in (8, 2, 1)] if CARD and CAR
 
 
 @pytest.fixture(scope="module")
-def source() -> Iterator[Source]:
+def source() -> Iterator[ActivitySource]:
     try:
-        found, _ = open_source(CARD.uuid, ["gpu"], "gpm")
+        found, _ = choose_source(CARD.uuid, ["gpu"], "gpm")
     except Unavailable as why:
         pytest.skip(str(why))
     yield found
@@ -77,7 +77,7 @@ def test_a_matrix_product_keeps_tensor_pipes_busy(source, matmul):
 
 
 def test_the_energy_counter_and_integrated_power_agree(matmul):
-    card = Card(CARD.uuid)
+    card = NvmlCard(CARD.uuid)
     if card.energy() is None:
         pytest.skip("the card has no energy counter")
 

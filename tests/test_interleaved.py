@@ -108,9 +108,9 @@ def test_sets_of_clients_alone_are_proven_by_their_daemon():
     """Though a member is in more than one of them."""
     [turns] = planned(3, ["2xmps", "mps"])
     both = Interleaved(turns.spec, SimpleNamespace(uuid="GPU-0"))
-    both.served.witness = lambda reports, plain: "proof"
+    both.mps.evidence = lambda reports, plain: "proof"
     report = Report(pid=1, device_uuid="GPU-0", sm_count=None, memory_free=None)
-    assert both.witness({0: report, 1: report}) == "proof"
+    assert both.evidence({0: report, 1: report}) == "proof"
 
 
 @pytest.mark.parametrize(

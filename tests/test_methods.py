@@ -8,7 +8,7 @@ from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.run import waiting
-from workflow.collocation.sharing.base import FAMILIES, Method, register
+from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.study import methods as planned_methods
 from workflow.collocation.study.definition import Study
@@ -26,7 +26,7 @@ class InTurn(Method):
     def environment(self, member):
         return {"CUDA_VISIBLE_DEVICES": "", "TURN": f"{member} of {len(self.spec.members)}"}
 
-    def witness(self, reports):
+    def evidence(self, reports):
         return {"verified": True, "turns": {member: r.pid for member, r in reports.items()}}
 
 
@@ -37,28 +37,29 @@ def planned(count: int, method: str = "in_turn", **extra) -> Cell:
     return cell
 
 
-def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path):
+def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="'in_turn' is not allowed"):
         planned(2)
-    register(InTurn, bounds=planned_methods.Bounds(least=2, most=3))
-    try:
-        cell = planned(2)
-        assert methods.refusal(cell.spec, None) is None
-        for count in (1, 4):
-            with pytest.raises(ValueError, match=f"'in_turn' takes 2 to 3 members, not {count}"):
-                planned(count)
-        with methods.enter(cell.spec, None, tmp_path) as sharing:
-            assert sharing.environment(1)["TURN"] == "1 of 2"
-            assert sharing.witness({1: Report(7, None, None, None)})["turns"] == {1: 7}
-            # What a method need not say: nothing to drop, no servers, no instances.
-            assert sharing.release(1) is None
-            assert (sharing.own_pids(), sharing.instances(), sharing.entity(0)) == (
-                set(),
-                {},
-                "gpu",
-            )
-    finally:
-        del FAMILIES["in_turn"], planned_methods.METHODS["in_turn"]
+    monkeypatch.setitem(methods.METHODS, "in_turn", InTurn)
+    bounds = planned_methods.Bounds(least=2, most=3)
+    monkeypatch.setitem(planned_methods.METHODS, "in_turn", bounds)
+    cell = planned(2)
+    assert methods.refusal(cell.spec, None) is None
+    for count in (1, 4):
+        with pytest.raises(ValueError, match=f"'in_turn' takes 2 to 3 members, not {count}"):
+            planned(count)
+    with methods.enter(cell.spec, None, tmp_path) as sharing:
+        assert sharing.environment(1)["TURN"] == "1 of 2"
+        assert sharing.evidence({1: Report(7, None, None, None)})["turns"] == {1: 7}
+        # A method need not override these: nothing to drop, no servers, no instances.
+        assert sharing.release(1) is None
+        assert (sharing.nvml_pids(), sharing.instances()) == (set(), {})
+        assert sharing.entity_of(0) == "gpu"
+
+
+def test_every_method_that_a_study_may_name_has_a_class():
+    for name in planned_methods.METHODS:
+        assert name.startswith(methods.method_class(name).family)
 
 
 # -- what an implementation asks for

@@ -74,8 +74,8 @@ class Bench:
 
     def clear(self) -> None:
         """Remove all instances, as an administrator would."""
-        for one in mig_nvml.state(self.device).instances:
-            mig_nvml.destroy(self.device, one)
+        for one in mig_nvml.read_state(self.device).instances:
+            mig_nvml.destroy_instance(self.device, one)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def bench():
 @pytest.mark.parametrize("key", TABLES)
 def test_the_table_of_a_card_is_read_whether_mig_is_on_or_off(key, mode):
     with benches(key, mig=mode) as made:
-        read = {profile.name: profile for profile in mig_nvml.read(made.device).profiles}
+        read = {profile.name: profile for profile in mig_nvml.read_card(made.device).profiles}
         assert made.untouched()
     for profile in TABLES[key].profiles:
         known = {name: value for name, value in vars(profile).items() if value is not None}
@@ -126,15 +126,15 @@ copies = st.builds(alike, st.sampled_from(METHODS), st.integers(1, 8))
 def test_apply_then_take_away_changes_nothing(key, spec):
     with benches(key) as made:
         with suppress(Unsupported), made.enter(spec) as it:
-            parts = it.layout.parts
+            parts = it.layout.partitions
             there = {e[:3]: sorted(e[3]) for e in machine.layout(made.folder)}
-            full = {part.place: [part.profile.slices] for part in parts if part.whole}
-            assert there == {part.place: sorted(part.compute) for part in parts} | full
+            full = {part.key: [part.profile.slices] for part in parts if part.whole}
+            assert there == {part.key: sorted(part.compute) for part in parts} | full
             seats = [it.seat(member) for member in range(len(spec.members))]
             uuids = sorted(compute.uuid for _, compute in seats)
             assert uuids == sorted(machine.mig_uuids(made.folder))
             for (index, _), (instance, compute) in zip(it.layout.seats, seats, strict=True):
-                assert instance.part == parts[index]
+                assert instance.partition == parts[index]
                 assert not parts[index].whole or compute.sm_count == parts[index].profile.sm_count
         assert made.empty()
 
@@ -142,7 +142,7 @@ def test_apply_then_take_away_changes_nothing(key, spec):
 def test_a_layout_that_is_there_already_is_left_alone_wherever_it_lies(bench):
     bench.make((19, 2, 1, 0), (9, 4, 4, 2), (14, 0, 2, 1))
     with bench.enter(mix("1g", "2g", "3g")) as it:
-        assert [it.seat(member)[0].part.start for member in range(3)] == [2, 0, 4]
+        assert [it.seat(member)[0].partition.start for member in range(3)] == [2, 0, 4]
     assert bench.untouched()
 
 
@@ -173,7 +173,7 @@ def test_what_the_driver_refuses_is_told_and_leaves_nothing(bench, call, how, er
     with pytest.raises(error, match=said), bench.enter(PAIR):
         raise AssertionError
     machine.configure(bench.folder, failures=[])
-    mig.recover(bench.device)
+    mig.Mig.recover(bench.device)
     assert bench.empty()
 
 
@@ -206,7 +206,7 @@ def test_a_card_that_fails_for_good_is_told_and_put_back_once_it_works(bench):
         shows = "'nvidia-smi mig -i 0 -lgi' shows what is there, and the next run tries again"
         assert all(words in str(caught.value) for words in (said, shows, str(note)))
         machine.configure(bench.folder, failures=[])
-        mig.recover(bench.device)
+        mig.Mig.recover(bench.device)
         assert bench.empty()
 
 
@@ -314,17 +314,17 @@ def test_what_others_made_since_or_beside_a_cell_is_theirs(bench):
     in_a_killed_process(bench, 0, PAIR)
     somebody = bench.occupy(os.getpid())
     with pytest.raises(GpuBusy):
-        mig.recover(bench.device)
+        mig.Mig.recover(bench.device)
     assert bench.notes and machine.changes(bench.folder) == 0
     somebody.unlink()
     bench.clear()
     bench.make((14, 0, 2, 1))
     theirs = bench.state
-    mig.recover(bench.device)
+    mig.Mig.recover(bench.device)
     assert bench.state == theirs and not bench.notes
     bench.clear()
     with bench.enter(mix("1g", "1g")) as it:
-        start = min({*range(4)} - {part.start for part in it.layout.parts})
+        start = min({*range(4)} - {part.start for part in it.layout.partitions})
         bench.make((19, start, 1, 0))
     assert [entry[:3] for entry in machine.layout(bench.folder)] == [(19, start, 1)]
     assert not bench.notes
@@ -339,7 +339,7 @@ def test_a_note_that_cannot_be_read_is_a_persons_business(bench, content, monkey
     if content == "another user's":
         os.chown(note, 1234, -1)
     with pytest.raises(NotInForce, match=r"^MIG: .*\.json, where a killed run .* remove it$"):
-        mig.recover(bench.device)
+        mig.Mig.recover(bench.device)
     assert bench.state == found and machine.changes(bench.folder) == 0
 
 
@@ -383,10 +383,10 @@ def test_lies_about_the_instance_are_caught(bench, entered):
         with pytest.raises(
             NotInForce, match=rf"^mig_shared: member 1 \(PID {pids[1]}\) {sentence}$"
         ):
-            it.witness(lying)
+            it.evidence(lying)
     silent = reports | {1: replace(reports[1], sm_count=None)}
     for left, verified in ((reports, True), (silent, None), ({}, None)):
-        assert it.witness(left)["verified"] is verified
+        assert it.evidence(left)["verified"] is verified
 
 
 def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(bench, entered):
@@ -395,13 +395,13 @@ def test_a_member_that_nvml_does_not_list_and_a_stranger_are_named(bench, entere
     content = place.read_text()
     place.unlink()
     with pytest.raises(NotInForce, match=r"^mig: not among NVML's processes .*: member 1 "):
-        it.witness(reports)
+        it.evidence(reports)
     place.write_text(content)
     stranger = bench.occupy(os.getpid(), it.seat(0)[1].uuid)
     with pytest.raises(GpuBusy, match=rf"others compute on it: PID {os.getpid()} "):
-        it.witness(reports)
+        it.evidence(reports)
     stranger.unlink()
-    assert it.witness(reports)["verified"] is True
+    assert it.evidence(reports)["verified"] is True
 
 
 def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(bench, entered):
@@ -409,7 +409,9 @@ def test_a_layout_that_somebody_changed_in_the_cell_is_no_evidence(bench, entere
     bench.make((19, 6, 1, 0))
     said = "3x 2g.35gb was applied on NVIDIA H200, and somebody has changed that: there is MIG mode"
     with pytest.raises(NotInForce, match=said):
-        it.witness(reports)
-    there = mig_nvml.state(bench.device).instances
-    mig_nvml.destroy(bench.device, next(one for one in there if one.part.profile.id == 19))
-    assert it.witness(reports)["verified"] is True
+        it.evidence(reports)
+    there = mig_nvml.read_state(bench.device).instances
+    mig_nvml.destroy_instance(
+        bench.device, next(one for one in there if one.partition.profile.id == 19)
+    )
+    assert it.evidence(reports)["verified"] is True

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.specs import TABLES, alike, mix
 from workflow.collocation.sharing.evidence import Unsupported
-from workflow.collocation.sharing.mig_layout import Card, Layout, plan
+from workflow.collocation.sharing.mig_layout import Layout, MigCard, plan_layout
 from workflow.collocation.study.cell import CellSpec
 
 A30, A100, H200 = (TABLES[name] for name in ("a30", "a100_40", "h200_141"))
@@ -36,10 +36,10 @@ parts_of_a_kind = st.sampled_from(list(COMPUTE)).flatmap(
 )
 
 
-def planned(spec: CellSpec, card: Card) -> Layout | None:
+def planned(spec: CellSpec, card: MigCard) -> Layout | None:
     """None where the planner refuses, in a line."""
     try:
-        return plan(spec, card)
+        return plan_layout(spec, card)
     except Unsupported as reason:
         assert "\n" not in str(reason)
         return None
@@ -49,7 +49,7 @@ def planned(spec: CellSpec, card: Card) -> Layout | None:
 
 
 @cache
-def everything(card: Card) -> set[frozenset]:
+def everything(card: MigCard) -> set[frozenset]:
     """Every multiset of a card's plain profiles that can be there at once, as name-count pairs."""
     profiles = [p for p in card.profiles if "+" not in p.name and "-" not in p.name]
     pieces = [
@@ -65,12 +65,12 @@ def everything(card: Card) -> set[frozenset]:
                 continue
             names = Counter(name for name, _, _ in chosen)
             fits = sum(slices for _, slices, _ in chosen) <= card.slices
-            if fits and all(names[p.name] <= p.most for p in profiles):
+            if fits and all(names[p.name] <= p.max_count for p in profiles):
                 found.add(frozenset(names.items()))
     return found
 
 
-def named(text: str, card: Card) -> str | None:
+def named(text: str, card: MigCard) -> str | None:
     """The name of the profile that '2g' or '1g2x' stands for on a card."""
     for p in card.profiles:
         double = text[0] == "1" and {size for _, size in p.placements} == {2}
@@ -84,7 +84,7 @@ def named(text: str, card: Card) -> str | None:
 @given(cards, st.lists(whole, min_size=1), st.integers(1, 7))
 def test_the_planner_agrees_with_brute_force(card, wanted, most):
     if most < 4:  # a card that allows fewer of each than one that there is
-        fewer = (replace(p, most=min(most, p.most)) for p in card.profiles)
+        fewer = (replace(p, max_count=min(most, p.max_count)) for p in card.profiles)
         card = replace(card, profiles=tuple(fewer))
     names = Counter(named(text, card) for text in wanted)
     fits = None not in names and frozenset(names.items()) in everything(card)
@@ -96,20 +96,20 @@ def test_a_plan_keeps_to_the_cards_rules_and_gives_each_member_its_seat(card, wa
     layout = planned(mix(*wanted), card)
     if layout is None:
         return
-    cells = [n for part in layout.parts for n in range(part.start, part.start + part.size)]
+    cells = [n for part in layout.partitions for n in range(part.start, part.start + part.size)]
     assert len(cells) == len(set(cells))
-    assert all((part.start, part.size) in part.profile.placements for part in layout.parts)
-    assert sum(part.profile.slices for part in layout.parts) <= card.slices
-    used = Counter(part.profile for part in layout.parts)
-    assert all(count <= profile.most for profile, count in used.items())
-    for part in layout.parts:
+    assert all((part.start, part.size) in part.profile.placements for part in layout.partitions)
+    assert sum(part.profile.slices for part in layout.partitions) <= card.slices
+    used = Counter(part.profile for part in layout.partitions)
+    assert all(count <= profile.max_count for profile, count in used.items())
+    for part in layout.partitions:
         offered = COMPUTE[f"{part.profile.slices}g"]
         assert sum(part.compute) <= part.profile.slices
         assert all(n <= offered[f"{slices}c"] for slices, n in Counter(part.compute).items())
-    seats = [(p, c) for p, part in enumerate(layout.parts) for c in range(len(part.compute))]
+    seats = [(p, c) for p, part in enumerate(layout.partitions) for c in range(len(part.compute))]
     assert sorted(layout.seats) == seats
     for text, (part, compute) in zip(wanted, layout.seats, strict=True):
-        its, slices = layout.parts[part], text.split("c.")[0]
+        its, slices = layout.partitions[part], text.split("c.")[0]
         assert its.profile.name == named(text.rpartition(".")[2], card)
         assert its.compute[compute] == int(slices[0])
 
@@ -125,8 +125,8 @@ def test_alike_members_take_the_most_sms_then_the_most_memory_of_which_so_many_f
     layout = planned(alike("mig", count), card)
     assert bool(layout) == bool(fit)
     if layout:
-        [taken] = {part.profile for part in layout.parts}
-        assert len(layout.parts) == count
+        [taken] = {part.profile for part in layout.partitions}
+        assert len(layout.partitions) == count
         assert all((taken.slices, taken.size) >= (p.slices, p.size) for p in fit)
 
 
@@ -157,7 +157,7 @@ PLANS = [  # method, how many alike or the slices of a mix, layout or how it is 
 def test_what_is_planned(card, method, wished, expected):
     spec = alike(method, wished) if isinstance(wished, int) else mix(*wished, method=method)
     try:
-        assert str(plan(spec, card)) == expected
+        assert str(plan_layout(spec, card)) == expected
     except Unsupported as reason:
         assert str(reason).startswith(expected)
 
@@ -165,4 +165,4 @@ def test_what_is_planned(card, method, wished, expected):
 def test_profiles_with_attributes_are_never_taken():
     tempting = [replace(H200.profiles[0], name=f"1g.18gb{s}", sm_count=500) for s in ("+me", "-me")]
     card = replace(H200, profiles=(*tempting, *H200.profiles))
-    assert str(plan(mix("1g", "2g"), card)) == "1g.18gb + 2g.35gb"
+    assert str(plan_layout(mix("1g", "2g"), card)) == "1g.18gb + 2g.35gb"

@@ -22,7 +22,6 @@ from tests.test_evidence import served
 from tests.test_processes import assert_gone
 from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps_daemon
-from workflow.collocation.sharing.base import named
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +74,7 @@ def limits(device: FakeCard = GPU, report: Report | None = None, **its) -> dict:
     """The evidence of one client with these limits, and what it finds itself."""
     card = replace(device, listed={"compute": [5, 7], "mps": [7]})
     report = report or Report(7, card.uuid, device.sm_count, 140 * 2**30)
-    return served(card, [7], **its).witness({0: report})
+    return served(card, [7], **its).evidence({0: report})
 
 
 def sees(count: int | None, free: int | None = 2**30) -> Report:
@@ -156,7 +155,7 @@ def test_refusals(monkeypatch):
     one = cell("mps_own", member(sm_percent=50))
 
     def refusal(spec, device):
-        return named("mps")(spec, device).refusal()
+        return sharing.method_class("mps")(spec, device).refuse()
 
     assert refusal(SPEC, GPU) is refusal(one, GPU) is None
     unknown = replace(GPU, sm_count=None)
@@ -181,7 +180,7 @@ def test_a_private_daemon_serves_its_members_and_leaves_nothing(sleepers, tmp_pa
         assert environment["CUDA_VISIBLE_DEVICES"] == GPU.uuid
         for pid in (os.getpid(), other):
             (pipe / "clients" / str(pid)).touch()
-        found = it.witness(said(os.getpid(), other))
+        found = it.evidence(said(os.getpid(), other))
         assert (found["verified"], found["status"]) == (True, "ACTIVE")
         assert found["clients"] == sorted([os.getpid(), other])
         it.release(other)
@@ -212,7 +211,7 @@ def test_an_exception_inside_passes_and_ends_a_daemon_that_heeds_nothing(
         with sharing.enter(SPEC, GPU, tmp_path) as it:
             pid = sleepers()
             (it.daemon.pipe / "clients" / str(pid)).touch()
-            it.witness(said(pid))
+            it.evidence(said(pid))
             raise ZeroDivisionError
     assert not folders()
 

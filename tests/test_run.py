@@ -20,7 +20,7 @@ import pytest
 
 from tests.studio import SHORT, study, workload
 from workflow.collocation import ROOT
-from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.gpu.nvml_subprocess import DriverSilent
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.run import cell as run
 from workflow.collocation.run import conductor, waiting
@@ -77,9 +77,9 @@ class Method:
             yield SimpleNamespace(
                 environment=lambda member: {"CUDA_VISIBLE_DEVICES": self.place(member)},
                 instances=dict,
-                own_pids=set,
-                entity=lambda member: "gpu",
-                witness=lambda reports: self.witness(reports),
+                nvml_pids=set,
+                entity_of=lambda member: "gpu",
+                evidence=lambda reports: self.witness(reports),
                 release=self.release,
             )
         finally:
@@ -189,7 +189,7 @@ def test_neither_the_locale_nor_a_closed_stdout_costs_a_record(cell, tmp_path, n
 def test_a_driver_that_falls_silent_spends_no_attempt_of_a_gpus_cell(
     cell, method, tmp_path, in_set_up, needs_gpu
 ):
-    silent = Silent("the NVIDIA driver does not answer")
+    silent = DriverSilent("the NVIDIA driver does not answer")
     if in_set_up:
         method.on_enter = silent
     else:

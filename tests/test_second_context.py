@@ -25,7 +25,7 @@ class Driver:
 @pytest.mark.parametrize(("code", "said"), [(2, "CUDA_ERROR_OUT_OF_MEMORY"), (999, "999")])
 def test_what_goes_wrong_is_told_by_its_name(code, said):
     with pytest.raises(OSError, match=f"cuCtxSetCurrent: {said}"):
-        second_context.work(Driver(cuCtxSetCurrent=code))
+        second_context.use_device(Driver(cuCtxSetCurrent=code))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_how_the_process_ends(script, reason, tmp_path, monkeypatch):
 
 
 def test_a_process_that_does_not_come_back_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(second_context, "ALL_S", 0.3)
+    monkeypatch.setattr(second_context, "TIMEOUT_S", 0.3)
     environment = program('echo $$ > "$MARK"; exec sleep 600', tmp_path, monkeypatch)
     assert "no end within" in second_context.second_context(environment)
     assert not psutil.pid_exists(int((tmp_path / "mark").read_text()))

@@ -13,7 +13,7 @@ from tests.test_faults import real_gpu
 from workflow.collocation import sharing
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.sharing.evidence import NotInForce, Report
-from workflow.collocation.sharing.streams import own_streams
+from workflow.collocation.sharing.streams import require_own_streams
 from workflow.collocation.study.definition import Study
 from workflow.collocation.study.grid import expand
 from workflow.collocation.study.workloads import VisionWorkload
@@ -145,12 +145,12 @@ def planned(*methods: str, count: int = 2, **extra):
 def test_a_set_in_one_process_is_one_context():
     [graphs] = planned("streams", implementations=["graph"])
     assert graphs.spec.measure.second_context and graphs.spec.methods == ["streams"] * 2
-    assert sharing.named("streams")(graphs.spec, None).processes() == 1
+    assert sharing.method_class("streams")(graphs.spec, None).process_count() == 1
     words = ["alone", "naive", "mps", "2xstreams", "streams"]
     [turns] = planned(*words, count=3, implementations=["graph"], measure=TURNS)
     assert turns.spec.measure.second_context is None
     assert turns.spec.methods == ["naive"] * 4 + ["mps"] * 3 + ["streams"] * 3
-    assert sharing.named(turns.method)(turns.spec, None).processes() == 4 + 1 + 1
+    assert sharing.method_class(turns.method)(turns.spec, None).process_count() == 4 + 1 + 1
     with pytest.raises(ValueError, match="1 to 32 members, not 33"):
         planned("streams", count=33)
 
@@ -168,10 +168,10 @@ def test_a_set_in_one_process_is_one_context():
 def test_each_job_has_a_stream_of_the_one_process(others, why):
     reports = {0: Report(7, "GPU-x", 132, 1, stream=10), **others}
     if why is None:
-        assert own_streams(reports, object()) == {0: 10, 1: 11}
+        assert require_own_streams(reports, object()) == {0: 10, 1: 11}
         return
     with pytest.raises(NotInForce, match=why):
-        own_streams(reports, object())
+        require_own_streams(reports, object())
 
 
 # -- cells, by the command line, on a card that is not there ---------------------------------------

@@ -22,10 +22,10 @@ from workflow.collocation.record.values import File, Window
 from workflow.collocation.study.definition import Study
 from workflow.collocation.study.grid import expand
 from workflow.collocation.study.workloads import VisionWorkload
-from workflow.collocation.telemetry import files
-from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.metrics import METRICS
-from workflow.collocation.telemetry.summary import Summary
+from workflow.collocation.telemetry.files import write_tables
+from workflow.collocation.telemetry.lines import SamplerOutput
+from workflow.collocation.telemetry.sources import GPU_METRICS
+from workflow.collocation.telemetry.summary import TelemetrySummary
 from workflow.collocation.telemetry.watch import Watch
 
 S = 1_000_000_000
@@ -43,9 +43,9 @@ def mark(t: float, name: str, joules: float | None = None) -> dict:
     return {"t": t, "name": f"window:{name}", "energy": None if joules is None else [t, joules]}
 
 
-def watched(source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)) -> Lines:
+def watched(source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)) -> SamplerOutput:
     """13 s of a card that idles for 1 s and then is busy; a window from 2 s to 12 s."""
-    lines = Lines(head={"source": source, "why": "a test", "hz": 10, "slow_hz": 2.0})
+    lines = SamplerOutput(head={"source": source, "why": "a test", "hz": 10, "slow_hz": 2.0})
     lines.end = {"t": 13 * S, "ticks": 130, "cpu_s": 0.4}
     for index in range(130):
         t = index * S // 10
@@ -70,10 +70,10 @@ def watched(source: str | None = "gpm", entities: tuple[str, ...] = ("gpu",)) ->
     return lines
 
 
-def told(lines: Lines, windows=(WINDOW,), **facts):
+def told(lines: SamplerOutput, windows=(WINDOW,), **facts):
     """Telemetry and flags; what they give is a valid record's."""
     facts = {"sm_count": 132, "own": frozenset({7}), "seats": {0: "gpu"}} | facts
-    telemetry, flags = Summary(lines, list(windows), True, **facts).telemetry()
+    telemetry, flags = TelemetrySummary(lines, list(windows), True, **facts).telemetry()
     type(telemetry).model_validate(telemetry.model_dump())
     return telemetry, flags
 
@@ -190,7 +190,7 @@ def test_under_mig_the_whole_card_is_weighted_by_sms(card, denominator):
 def rows(start: float, end: float, of: str = "gpu", **values):
     """What gives rows between these seconds other values; without any, there are no such rows."""
 
-    def change(lines: Lines) -> None:
+    def change(lines: SamplerOutput) -> None:
         found = getattr(lines, of)
         inside = [row for row in found if start * S <= row["t"] < end * S]
         for row in inside:
@@ -207,7 +207,7 @@ def pair(**values):
 def energy(joules: float | None, scatter: float = 0, t: float = 12.06):
     """Power readings that scatter; 3 standard errors of their mean are allowed."""
 
-    def change(lines: Lines) -> None:
+    def change(lines: SamplerOutput) -> None:
         for index, row in enumerate(lines.gpu):
             row["v"]["power"] += scatter * (-1) ** index
         lines.marks[-1] = mark(t, "close", joules)
@@ -218,7 +218,7 @@ def energy(joules: float | None, scatter: float = 0, t: float = 12.06):
 def rising(t: float, joules: float):
     """The energy counter in the readings, to which that is added at one time."""
 
-    def change(lines: Lines) -> None:
+    def change(lines: SamplerOutput) -> None:
         for row in lines.gpu:
             row["v"]["energy"] = 1000.0 + 30 * row["t"] / S + joules * (row["t"] == t * S)
 
@@ -230,7 +230,7 @@ def listed(t: float, compute, mps=(), gone: float | None = None):
     machine stood for one look at a time in the list of this one (two H200s, two studies at once).
     """
 
-    def change(lines: Lines) -> None:
+    def change(lines: SamplerOutput) -> None:
         lines.seen.append({"t": int(t * S), "compute": compute, "mps": mps})
         if gone:
             lines.seen.append({"t": int((t + gone) * S), "compute": [7], "mps": []})
@@ -238,18 +238,18 @@ def listed(t: float, compute, mps=(), gone: float | None = None):
     return change
 
 
-def source_gone(lines: Lines) -> None:
+def source_gone(lines: SamplerOutput) -> None:
     rows(8.1, 13, **dict.fromkeys(RATES))(lines)
     lines.errors.append({"t": 8 * S, "where": "gpm", "message": "GPU is lost"})
 
 
-def slowly(lines: Lines) -> None:
+def slowly(lines: SamplerOutput) -> None:
     """Rows every second are no hole where two a second are asked for."""
     lines.head["hz"] = 2
     lines.gpu[:] = lines.gpu[::10]
 
 
-def no_card(lines: Lines) -> None:
+def no_card(lines: SamplerOutput) -> None:
     lines.head |= {"source": None, "why": "GPU is lost"}
     lines.gpu.clear()
 
@@ -316,7 +316,7 @@ def test_what_is_wrong_is_flagged_and_said(change, expected, said):
     assert len(telemetry.disagree) == (expected in (APART, ENERGY))
 
 
-def reading(source: str, entities=("gpu",), **values) -> Lines:
+def reading(source: str, entities=("gpu",), **values) -> SamplerOutput:
     """The card at work, read like this all the time: a value, or those of readings in turn."""
     lines = watched(source, entities)
     lines.spans.clear()
@@ -379,10 +379,10 @@ def test_an_instance_may_rest_while_another_works_but_not_all():
 
 
 def test_nothing_at_all_is_incomplete_and_no_error():
-    telemetry, flags = told(Lines(problem="the sampler did not begin"))
+    telemetry, flags = told(SamplerOutput(problem="the sampler did not begin"))
     assert telemetry.reason == f"the sampler did not begin; {IN}nothing of the host at all"
     assert flags == HOLE and telemetry.windows["window"].entities["gpu"]["power"] is None
-    assert told(Lines(), [])[0].windows == {}
+    assert told(SamplerOutput(), [])[0].windows == {}
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -391,11 +391,16 @@ def test_nothing_at_all_is_incomplete_and_no_error():
 def test_files_hold_every_row_and_every_column_and_give_the_same_values(tmp_path):
     lines = watched(entities=("gpu", "gi:1"))
     lines.gpu[0]["v"] |= {"memory_used": 2**40 + 1, "energy": 12.5}
-    written = files.write(tmp_path, lines, [WINDOW])
+    written = write_tables(tmp_path, lines, [WINDOW])
     assert written == {name: File.of(tmp_path / name) for name in written}
     assert sorted(written) == ["gpu.parquet", "host.parquet", "member.parquet"]
     table = pq.read_table(tmp_path / "gpu.parquet")
-    assert table.column_names == ["t_ns", "phase", "entity", *(metric.name for metric in METRICS)]
+    assert table.column_names == [
+        "t_ns",
+        "phase",
+        "entity",
+        *(metric.name for metric in GPU_METRICS),
+    ]
     rows = table.to_pylist()
     first, last = rows[0], rows[-1]
     assert len(rows) == len(lines.gpu)
@@ -411,7 +416,7 @@ def test_files_hold_every_row_and_every_column_and_give_the_same_values(tmp_path
         again = read.over(name, WINDOW.ends)
         assert again == (None if value is None else pytest.approx(value))
     lines.gpu, lines.members = [], []
-    assert list(files.write(tmp_path, lines, [])) == ["host.parquet"]  # no rows, no file
+    assert list(write_tables(tmp_path, lines, [])) == ["host.parquet"]  # no rows, no file
     table = pq.read_table(tmp_path / "host.parquet")
     assert table["t_ns"][0].as_py() == 0  # without a window, since the first row
 

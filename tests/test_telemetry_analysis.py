@@ -5,7 +5,7 @@ import pandas as pd
 from analysis.estimates.records import schema
 from tests.records import merged, record, telemetry
 from workflow.collocation.record.values import Telemetry
-from workflow.collocation.telemetry.metrics import METRICS
+from workflow.collocation.telemetry.sources import GPU_METRICS
 
 
 def test_headline_values_are_columns_and_missing_ones_are_missing():
@@ -45,6 +45,6 @@ def test_under_mig_the_card_is_the_mean_and_a_member_has_its_own_instance():
 
 
 def test_columns_have_the_units_of_the_sampler():
-    units = {metric.name: metric.unit for metric in METRICS}
+    units = {metric.name: metric.unit for metric in GPU_METRICS}
     known = {field.name: field.metadata[b"unit"].decode() for field in schema.SCHEMA}
     assert units.items() >= {n: unit for n, unit in known.items() if n in units}.items()

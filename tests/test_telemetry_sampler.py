@@ -63,7 +63,10 @@ class Cell:
 
     def until(self, done) -> None:
         """Wait until done(lines) holds."""
-        until(lambda: done(lines.read(self.folder / "telemetry.jsonl")), lambda: "no such lines")
+        until(
+            lambda: done(lines.read_output(self.folder / "telemetry.jsonl")),
+            lambda: "no such lines",
+        )
 
 
 @pytest.fixture
@@ -110,7 +113,7 @@ def card(tmp_path, monkeypatch):
     return folder
 
 
-def names(found: lines.Lines) -> list[str]:
+def names(found: lines.SamplerOutput) -> list[str]:
     return [mark["name"] for mark in found.marks]
 
 
@@ -135,7 +138,7 @@ def test_it_keeps_to_its_cores_and_looks_at_members_that_are_there_to_a_windows_
 )
 def test_workers_that_come_and_go_are_counted_once(child, work):
     """Themselves, unseen, and seen."""
-    members, seconds = host.Members(), 0.0
+    members, seconds = host.MemberProcesses(), 0.0
     members.watch({0: child.pid})
     ((before, _, row),) = members.rows({})
     assert all(row[name] is None for name in RATES)
@@ -149,7 +152,7 @@ def test_workers_that_come_and_go_are_counted_once(child, work):
 
 
 def test_the_rows_of_a_member_end_with_it(child):
-    members, gone = host.Members(), Child()
+    members, gone = host.MemberProcesses(), Child()
     members.watch({0: child.pid, 1: gone.pid})
     (_, first, row), (_, second, _) = members.rows({child.pid: 7, 1: 9})
     assert (first, second, row["gpu_memory"]) == (0, 1, 7)
@@ -253,7 +256,7 @@ def test_it_dies_with_its_conductor_whatever_it_is_stuck_in(tmp_path, card):
     command = [sys.executable, "-uc", textwrap.dedent(code)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as conductor:
         pid = int(conductor.stdout.readline())
-        until(lambda: lines.read(tmp_path / "telemetry.jsonl").gpu, lambda: "no row")
+        until(lambda: lines.read_output(tmp_path / "telemetry.jsonl").gpu, lambda: "no row")
         machine.configure(card, blocks=["nvmlDeviceGetFieldValues"])
         until((card / "stuck").exists, lambda: "it is not stuck")
         conductor.kill()
@@ -262,7 +265,7 @@ def test_it_dies_with_its_conductor_whatever_it_is_stuck_in(tmp_path, card):
 
 def test_lines_that_are_cut_damaged_or_missing(tmp_path):
     path, row = tmp_path / "lines", '{"k":"gpu","t":1,"e":"gpu","v":{}}\n'
-    assert "FileNotFoundError" in lines.read(path).problem
+    assert "FileNotFoundError" in lines.read_output(path).problem
     for text, rows, problem in [
         ("", 0, "did not end"),
         (row, 1, "did not end"),
@@ -270,5 +273,5 @@ def test_lines_that_are_cut_damaged_or_missing(tmp_path):
         (row + row + '{"k":"end","ticks":1}\n', 2, "None"),
     ]:
         path.write_text(text)
-        found = lines.read(path)
+        found = lines.read_output(path)
         assert len(found.gpu) == rows and problem in str(found.problem)

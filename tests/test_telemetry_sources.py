@@ -15,13 +15,14 @@ import pytest
 
 from tests.fakes import activity, driver, machine
 from tests.test_processes import assert_gone
-from workflow.collocation.telemetry import dcgm, gpm, nvml, sampler
-from workflow.collocation.telemetry.metrics import METRICS, Unavailable
+from workflow.collocation.telemetry import dcgm, gpm, nvml, sources
+from workflow.collocation.telemetry.base import Unavailable
 
-BY_NAME = {metric.name: metric for metric in METRICS}
+BY_NAME = {metric.name: metric for metric in sources.GPU_METRICS}
+NVML_NAMES = [metric.name for metric in nvml.METRICS]
 UNKNOWN, UNSUPPORTED = 999, 3  # as NVML_ERROR_… in nvidia-ml-py
 BUSY = {"gract": 0.9, "smact": 0.5, "smocc": 0.25, "tenso": 0.4, "drama": 0.3, "pcie_tx": 1e9}
-BUSY |= {"nvlink_rx": 2e9, "ctxsw_active": 0.02, "ctxsw_requests": 500.0}
+BUSY |= {"nvlink_rx": 2e9}
 ENGINE, NO_VALUE = {"dcgm": {}}, {"gpm_nan": sorted(driver.GPM)}
 
 
@@ -65,7 +66,7 @@ def await_rows(source, entities: int = 1) -> dict:
     """The first rows of so many entities."""
     rows = {}
     for _ in range(100):
-        rows |= source.tick()
+        rows |= source.read_rates()
         if len(rows) == entities:
             return rows
         time.sleep(0.05)
@@ -80,12 +81,11 @@ GPM_IDS |= {f"fp{bits}": f"FP{bits}_UTIL" for bits in (16, 32, 64)}
 for way in ("tx", "rx"):
     GPM_IDS[f"pcie_{way}"] = f"PCIE_{way.upper()}_PER_SEC"
     GPM_IDS[f"nvlink_{way}"] = f"NVLINK_TOTAL_{way.upper()}_PER_SEC"
-GPM_IDS |= {"ctxsw_active": "GR0_CTXSW_ACTIVE_PCT", "ctxsw_requests": "GR0_CTXSW_REQUESTS"}
 
 
 def test_gpm_ids_are_those_of_nvidia_ml_py():
     ids = {name: getattr(pynvml, f"NVML_GPM_METRIC_{word}") for name, word in GPM_IDS.items()}
-    assert {metric.name: metric.gpm for metric in METRICS if metric.gpm} == ids
+    assert ids == gpm.METRIC_IDS
 
 
 def sampled() -> list[int]:
@@ -103,17 +103,17 @@ def exact(monkeypatch):
 def test_gpm_rates_and_spans_are_what_the_card_did_and_no_buffer_is_left(h200, exact):
     machine.does(h200, **BUSY)
     with opened(gpm.Gpm) as source:
-        assert source.tick() == {}
+        assert source.read_rates() == {}
         time.sleep(0.01)
-        rates = source.tick()["gpu"]
-        assert set(rates) == {metric.name for metric in METRICS if metric.gpm}
+        rates = source.read_rates()["gpu"]
+        assert set(rates) == set(gpm.METRIC_IDS)
         assert rates == pytest.approx({n: (activity.QUIET | BUSY)[n] for n in rates})
-        begin = source.open()
+        begin = source.sample()
         for gract in (1.0, 0.0, 0.5):
             machine.does(h200, gract=gract)
-            source.tick()
+            source.read_rates()
             time.sleep(0.02)
-        span = source.span(begin, source.open())["gpu"]
+        span = source.rates_between(begin, source.sample())["gpu"]
         times = span["start_ns"], span["end_ns"]
         did = activity.mean(driver.Card(h200).peek()["activity"], "gract", *times)
         assert span["v"]["gract"] == pytest.approx(did) and times[1] - times[0] > 50_000_000
@@ -122,17 +122,16 @@ def test_gpm_rates_and_spans_are_what_the_card_did_and_no_buffer_is_left(h200, e
     assert not pynvml.nvmlLib.samples
 
 
-def test_a_metric_that_does_not_answer_is_null_and_one_that_is_not_known_is_left_out(h200):
+def test_a_metric_that_does_not_answer_is_null(h200):
     machine.does(h200, **BUSY)
-    ids = {name: BY_NAME[name].gpm for name in ("tenso", "pcie_tx")}
+    ids = {name: gpm.METRIC_IDS[name] for name in ("tenso", "pcie_tx")}
     refused = {str(ids["pcie_tx"]): UNSUPPORTED}
-    machine.configure(h200, gpm_nan=[ids["tenso"]], gpm_refused=refused, gpm_unknown=[172, 174, 60])
+    machine.configure(h200, gpm_nan=[ids["tenso"]], gpm_refused=refused)
     with opened(gpm.Gpm) as source:
-        source.tick()
+        source.read_rates()
         rates = await_rows(source)["gpu"]
         assert rates["tenso"] is rates["pcie_tx"] is None
         assert rates["gract"] == pytest.approx(0.9)
-        assert not {"ctxsw_active", "ctxsw_requests", "nvlink_rx"} & rates.keys()
 
 
 @pytest.mark.parametrize("reads", ["zero", "nan"])
@@ -141,29 +140,31 @@ def test_a_pair_within_one_refresh_of_the_counters_gives_no_row(h200, monkeypatc
     machine.does(h200, **BUSY)
     with opened(gpm.Gpm) as source:
         machine.configure(h200, gpm_refresh_ms=3_600_000, gpm_stale=reads)
-        assert source.tick() == {}
+        assert source.read_rates() == {}
         kept = [*pynvml.nvmlLib.samples]
-        assert source.tick() == source.tick() == {} and [*pynvml.nvmlLib.samples] == kept
-        assert source.span(source.open(), source.open()) == {}
+        assert (
+            source.read_rates() == source.read_rates() == {} and [*pynvml.nvmlLib.samples] == kept
+        )
+        assert source.rates_between(source.sample(), source.sample()) == {}
         machine.configure(h200, gpm_refresh_ms=0)
-        assert source.tick()["gpu"]["gract"] > 0
+        assert source.read_rates()["gpu"]["gract"] > 0
         monkeypatch.setattr(gpm, "DOUBT_S", 0.01)  # of one that was long enough, zeros are a row
         machine.does(h200, **dict.fromkeys(BUSY, 0.0), pcie_rx=0.0)
-        source.tick()
+        source.read_rates()
         time.sleep(0.02)
-        assert set(source.tick()["gpu"].values()) == {0.0}
+        assert set(source.read_rates()["gpu"].values()) == {0.0}
 
 
 def test_a_tick_that_is_too_early_gives_no_row_and_the_next_covers_both(h200, monkeypatch):
     with opened(gpm.Gpm) as source:
-        source.tick()
+        source.read_rates()
         machine.does(h200, gract=1.0)
         monkeypatch.setattr(gpm, "LEAST_NS", 60 * 10**9)
         before = sampled()
-        assert source.tick() == {} and sampled() == before
+        assert source.read_rates() == {} and sampled() == before
         machine.does(h200, gract=0.0)
         monkeypatch.setattr(gpm, "LEAST_NS", 0)
-        rates, [end] = source.tick()["gpu"], sampled()
+        rates, [end] = source.read_rates()["gpu"], sampled()
         did = activity.mean(driver.Card(h200).peek()["activity"], "gract", *before, end)
         assert rates["gract"] == pytest.approx(did) and did > 0
 
@@ -178,7 +179,7 @@ REFUSED = [  # the settings of a card, and what is then missing
     ({"fields_refused": [186]}, set()),
     (never("nvmlDeviceGetFieldValues"), {"energy"}),
     (OLD, {"gpu_util", "memory_util", "energy"}),
-    ({"lost": True}, {*nvml.COLUMNS}),
+    ({"lost": True}, {*NVML_NAMES}),
 ]
 
 
@@ -186,16 +187,16 @@ REFUSED = [  # the settings of a card, and what is then missing
 def test_a_card_is_read_in_our_units_and_what_it_refuses_is_null(h200, settings, missing):
     machine.does(h200, **TOLD)
     machine.occupy(h200, os.getpid())
-    card = nvml.Card(machine.UUID)
+    card = nvml.NvmlCard(machine.UUID)
     machine.configure(h200, **settings)
-    read = card.read()
-    assert [*read] == nvml.COLUMNS and {*read} | {*GPM_IDS} == {*BY_NAME}
+    read = card.read_values()
+    assert [*read] == NVML_NAMES and {*read} | {*GPM_IDS} == {*BY_NAME}
     assert {name for name, value in read.items() if value is None} == missing
     assert (card.energy() is None) == ("energy" in missing)
     if not missing:  # of a counter, what it grows by
         began = time.monotonic()
         time.sleep(0.05)
-        grown, seconds = card.read(), time.monotonic() - began
+        grown, seconds = card.read_values(), time.monotonic() - began
         assert 0 < grown["energy"] - read["energy"] < 2 * 412.5 * (seconds + 0.1)
     expected = TOLD | {"memory_used": 500 * 2**20}
     assert {n: read[n] for n in expected if n not in missing} == {
@@ -205,13 +206,14 @@ def test_a_card_is_read_in_our_units_and_what_it_refuses_is_null(h200, settings,
 
 def test_processes_come_with_their_memory(h200, monkeypatch):
     machine.occupy(h200, os.getpid(), kind="mps")
-    card = nvml.Card(machine.UUID)
+    card = nvml.NvmlCard(machine.UUID)
     entry = {os.getpid(): 500 * 2**20}
     assert card.processes() == {"compute": entry, "mps": entry}
     machine.configure(h200, **never("nvmlDeviceGetMPSComputeRunningProcesses"))
     assert card.processes() == {"compute": entry, "mps": None}
     part = SimpleNamespace(pid=7, usedGpuMemory=1000)  # a process in two parts of a card
-    monkeypatch.setitem(nvml.LISTS, "compute", lambda card: [part, part])
+    listing = "nvmlDeviceGetComputeRunningProcesses"
+    monkeypatch.setattr(pynvml, listing, lambda card: [part, part])
     assert card.processes()["compute"] == {7: 2000}
 
 
@@ -220,17 +222,17 @@ def test_processes_come_with_their_memory(h200, monkeypatch):
 
 def test_rows_of_dcgm_have_our_names_and_are_means_since_the_tick_before(make):
     a100 = make("a100_40", **ENGINE)
-    machine.does(a100, **{name: value for name, value in BUSY.items() if BY_NAME[name].dcgm})
+    machine.does(a100, **BUSY)
     before = set(psutil.Process().children())  # of other tests
     with opened(dcgm.Dcgm) as source:
         rates = await_rows(source)["gpu"]
-        assert set(rates) == {metric.name for metric in METRICS if metric.dcgm}
+        assert set(rates) == set(dcgm.FIELD_IDS)
         assert (rates["smact"], rates["nvlink_rx"]) == (0.5, 2e9)
-        assert source.span(source.open(), source.open()) == {}
+        assert source.rates_between(source.sample(), source.sample()) == {}
         for smact in (1.0, 0.0):
             machine.does(a100, smact=smact)
             time.sleep(0.5)
-        assert 0 < source.tick()["gpu"]["smact"] < 1
+        assert 0 < source.read_rates()["gpu"]["smact"] < 1
         [dmon] = set(psutil.Process().children()) - before
     assert not dmon.is_running()
 
@@ -294,7 +296,7 @@ def test_the_best_source_that_answers_is_chosen_and_why_is_said_in_one_line(
     monkeypatch.setattr(dcgm, "FIRST_S", 10.0 if chosen else 0.1)
     found = None
     try:
-        source, said = sampler.open_source(machine.UUID, ["gpu"], wanted)
+        source, said = sources.choose_source(machine.UUID, ["gpu"], wanted)
         found = source.name if source else "nvml"
         if source:
             source.close()

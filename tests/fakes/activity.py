@@ -20,8 +20,6 @@ QUIET = {
     "pcie_rx": 1e6,
     "nvlink_tx": 0.0,
     "nvlink_rx": 0.0,
-    "ctxsw_active": 0.0,
-    "ctxsw_requests": 0.0,  # each second
     "gpu_util": 0.0,
     "memory_util": 0.0,
     "power": 80.0,  # W; energy grows with it

@@ -23,7 +23,6 @@ Settings (tests/fakes/machine.py changes them):
                 on an H200; "nan": NaN for all ratios, and 0 for traffic
   gpm_nan       GPM metric ids that are always NaN
   gpm_refused   {GPM metric id, as text: the nvmlReturn of that metric}
-  gpm_unknown   GPM metric ids for which the whole call is refused
   fields_refused  ids of field values that the card does not have
   dcgm          the host engine that tests/fakes/dcgmi answers for; None: none runs
 
@@ -66,8 +65,8 @@ FULL_SLICE = 7  # the compute profile of one slice and all SMs of a 1g with doub
 # GPM metric id → what it tells, and how many of its units (per cent, MiB/s) one of ours is.
 GPM = {1: "gract", 2: "smact", 3: "smocc", 4: "integer", 5: "tenso", 10: "drama"}
 GPM |= {11: "fp64", 12: "fp32", 13: "fp16", 20: "pcie_tx", 21: "pcie_rx"}
-GPM |= {60: "nvlink_rx", 61: "nvlink_tx", 172: "ctxsw_requests", 174: "ctxsw_active"}
-GPM_UNITS = dict.fromkeys(GPM, 100) | dict.fromkeys((20, 21, 60, 61), 1 / MIB) | {172: 1}
+GPM |= {60: "nvlink_rx", 61: "nvlink_tx"}
+GPM_UNITS = dict.fromkeys(GPM, 100) | dict.fromkeys((20, 21, 60, 61), 1 / MIB)
 # Field id → (what it tells, NVML's units in one of ours, type of the value).
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 FIELDS = {
@@ -410,7 +409,7 @@ class Library:
         card = self.cards[newer[1][0]]
         settings = card.peek()["settings"]
         asked = request.metrics[: request.numMetrics]
-        if request.version != 1 or any(m.metricId in settings["gpm_unknown"] for m in asked):
+        if request.version != 1:
             raise Refused(INVALID)
         for metric in asked:
             refused = settings["gpm_refused"].get(str(metric.metricId))
@@ -427,7 +426,7 @@ class Library:
             nan = name == "drama" or (settings["gpm_stale"] == "nan" and scale == 100)
             return float("nan") if nan else 0.0
         rate = activity.mean(card.state["activity"], name, start, end, entity)
-        return rate * ((end - start) / 1e9 if name == "ctxsw_requests" else scale)
+        return rate * scale
 
     # -- MIG --------------------------------------------------------------------------------------
 

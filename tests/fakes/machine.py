@@ -35,7 +35,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 DEFAULTS = {"lost": False, "compute_mode": 0, "failures": [], "kill": None, "dcgm": None}
 DEFAULTS |= {"blocks": [], "blocks_in_use": False, "gpm_refresh_ms": 0, "gpm_stale": "zero"}
-DEFAULTS |= {"gpm_nan": [], "gpm_refused": {}, "gpm_unknown": [], "fields_refused": []}
+DEFAULTS |= {"gpm_nan": [], "gpm_refused": {}, "fields_refused": []}
 
 
 def create(
@@ -84,8 +84,8 @@ def installed(folder: Path) -> Iterator[None]:
     """
     from workflow.collocation.gpu import nvidia, nvml_subprocess  # trainers need neither
 
-    child, nvml_subprocess.CHILD = nvml_subprocess.CHILD, nvml_subprocess.Child()
-    nvidia._LEFT_OUT.clear()
+    child, nvml_subprocess.CHILD = nvml_subprocess.CHILD, nvml_subprocess.NvmlProcess()
+    nvidia._FAILING.clear()
     before = dict(vars(pynvml))
     driver.install(pynvml, [folder])
     try:

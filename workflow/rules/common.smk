@@ -12,7 +12,7 @@ from analysis import source_digest
 from analysis.report import pages
 from workflow.collocation.study.errors import ConfigError, NotInForce
 from workflow.collocation.study.load import read_values
-from workflow.collocation.gpu.lock import Busy, folder_lock
+from workflow.collocation.gpu.lock import LockHeld, folder_lock
 from workflow.collocation.plan import jobs
 from workflow.collocation.plan.show import banner, damage
 from workflow.collocation.plan.session import open_posted, open_session
@@ -85,7 +85,7 @@ onstart:
                 HELD.enter_context(jobs.preloaded(SESSION)) if INVOCATION.runs_locally else None
             )
             jobs.write(SESSION, warm)
-    except Busy as busy:
+    except LockHeld as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
     except (OSError, ValueError) as error:
         said = str(error)

@@ -4,17 +4,18 @@ import importlib.util
 import re
 from pathlib import Path
 
-from workflow.collocation.gpu.nvidia import Device, find, left_out
+from workflow.collocation.gpu.nvidia import Device, failing_cards, find
 from workflow.collocation.study.errors import ConfigError
 
 __all__ = ["Device", "find", "find_devices", "torch_build"]
 
 
 def find_devices(wanted: str | int) -> tuple[list[Device], str]:
-    """The GPUs that config's `gpu` names here, and a sentence on why there are none, or on those
-    that were left out. Raises ConfigError; DriverError where the driver fails.
+    """The GPUs of this machine that config's `gpu` names, and a sentence: why there are none, or
+    which cards fail.
 
-    Asked when cells are planned, and by each job where it runs.
+    Called when cells are planned, and by each job where it runs. Raises ConfigError; DriverError
+    where the driver fails.
     """
     if wanted == "cpu":
         return [], "gpu: cpu"
@@ -28,13 +29,13 @@ def find_devices(wanted: str | int) -> tuple[list[Device], str]:
                 "allowed: cpu, auto"
             )
         return [], "the installed torch is a CPU build"
-    return devices, left_out()
+    return devices, failing_cards()
 
 
 def torch_build() -> str | None:
     """What the installed torch was built for: "cuda", "cpu", or None where there is no torch.
 
-    Read from its version file: importing it would take seconds.
+    Read from its version file, because importing it would take seconds.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

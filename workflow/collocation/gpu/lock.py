@@ -1,4 +1,4 @@
-"""Locks that outlive no process: one per device for the whole machine, one per results folder."""
+"""Locks that outlive no process: one for each device of the machine, one for a results folder."""
 
 import fcntl
 import json
@@ -16,16 +16,16 @@ POLL_S = 0.2
 FLAGS = os.O_RDWR | os.O_NOFOLLOW
 
 
-class Busy(RuntimeError):
-    """Somebody else holds the lock; holder: what they said of themselves, {} if nothing."""
+class LockHeld(RuntimeError):
+    """Another process holds the lock of `path`; holder: what it wrote of itself."""
 
     def __init__(self, path: Path, holder: dict):
-        who = ", ".join(f"{key} {value}" for key, value in holder.items()) or "an unnamed process"
-        super().__init__(f"{path} is in use by {who}")
+        name = ", ".join(f"{key} {value}" for key, value in holder.items()) or "an unnamed process"
+        super().__init__(f"{path} is in use by {name}")
 
 
 def lock_folder() -> Path:
-    """Where the machine's device locks live: $COLLOCATION_LOCK_DIR, or one place for all users.
+    """The folder of the machine's device locks: $COLLOCATION_LOCK_DIR, or one for all users.
 
     Not tempfile's folder: with a TMPDIR each, two users would not see each other's locks.
     """
@@ -34,37 +34,38 @@ def lock_folder() -> Path:
 
 @contextmanager
 def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iterator[int]:
-    """Hold the device `key` (GPU UUID or "cpu"), however long the wait; gives the descriptor of
-    which all copies, other processes' too, have to be closed for the device to be free.
+    """Hold the lock of a device (GPU UUID or "cpu"), after a wait of any length.
 
-    `holder` says who we are (pid, user, study, cell) to those who then wait. `on_wait` gets the
-    present holder's words, {} if unknown, at every look, and may raise to end that. Not reentrant.
+    Yields the lock's file descriptor; the device is free once all copies of it are closed, also in
+    other processes. holder: who we are (pid, user, study, cell), for those who then wait. on_wait:
+    gets the present holder, {} if unknown, every POLL_S, and may raise to end the wait. Not
+    reentrant.
     """
     folder = lock_folder()
     with suppress(FileExistsError):  # cells on other GPUs begin at once
         folder.mkdir()
         folder.chmod(0o1777)
     path = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", key) + ".lock")
-    while (fd := _try(path, holder)) is None:
-        on_wait(_words(path))
+    while (fd := _try_lock(path, holder)) is None:
+        on_wait(_read_holder(path))
         time.sleep(POLL_S)
     try:
         yield fd
     finally:
-        # A process of ours may hold it yet, and then the words tell of it.
-        if "stuck" not in _words(path):
-            _say(fd, holder | {"stuck": "a process that it started lives on"})
+        # A process that we started may keep a copy of the descriptor; waiters are told so.
+        if "stuck" not in _read_holder(path):
+            _write_holder(fd, holder | {"stuck": "a process that it started lives on"})
         os.close(fd)
 
 
 @contextmanager
 def folder_lock(path: Path, holder: dict) -> Iterator[None]:
-    """Hold the folder `path` (made if need be) by its file `.lock`; raises Busy if it is held."""
+    """Hold a folder (made if need be) by its file `.lock`. Raises LockHeld if another has it."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    fd = _try(path / ".lock", holder)
+    fd = _try_lock(path / ".lock", holder)
     if fd is None:
-        raise Busy(path, _words(path / ".lock"))
+        raise LockHeld(path, _read_holder(path / ".lock"))
     try:
         yield
     finally:
@@ -72,8 +73,8 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
         os.close(fd)
 
 
-def _try(path: Path, holder: dict) -> int | None:
-    """The locked descriptor (close-on-exec), or None while somebody else has it."""
+def _try_lock(path: Path, holder: dict) -> int | None:
+    """The locked descriptor (close-on-exec), or None while another process has the lock."""
     fd = None
     try:
         fd = _open(path)
@@ -81,7 +82,7 @@ def _try(path: Path, holder: dict) -> int | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    except OSError as error:  # no file of ours, or a network's file system that has no locks
+    except OSError as error:  # no regular file, or a network's file system without locks
         if fd is not None:
             os.close(fd)
         key = "results" if path.name == ".lock" else "COLLOCATION_LOCK_DIR"
@@ -89,7 +90,7 @@ def _try(path: Path, holder: dict) -> int | None:
             f"{path} cannot be locked: {error.strerror}; remove it, or set {key} to another "
             "folder, on a local disk"
         ) from None
-    _say(fd, holder)
+    _write_holder(fd, holder)
     return fd
 
 
@@ -108,19 +109,19 @@ def _open(path: Path) -> int:
     return fd
 
 
-def _say(fd: int, holder: dict) -> None:
-    os.ftruncate(fd, 0)  # first: a dead holder's words are never read as ours
+def _write_holder(fd: int, holder: dict) -> None:
+    os.ftruncate(fd, 0)  # first, so that a dead holder is never read as us
     with suppress(OSError):  # a full disk costs the name, not the lock
         os.pwrite(fd, json.dumps(holder).encode(), 0)
 
 
-def _words(path: Path) -> dict:
-    """What the present holder wrote; {} if it is still writing, or wrote nothing."""
+def _read_holder(path: Path) -> dict:
+    """What the holder wrote of itself; {} if it is still writing, or wrote nothing."""
     try:
-        words = read_json(path)
+        holder = read_json(path)
         return {
             printable(key): printable(value) if isinstance(value, str) else value
-            for key, value in words.items()
+            for key, value in holder.items()
         }
     except (OSError, ValueError, AttributeError):
         return {}

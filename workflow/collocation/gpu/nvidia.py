@@ -1,9 +1,10 @@
 """NVIDIA GPUs as NVML sees them: which cards a study uses, their state, who computes on them.
 
-A driver that fails is told in NVML's own words, and never taken for a machine without a GPU.
+A driver that fails is reported in NVML's own words, and never taken for a machine without a GPU.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import pynvml
 from workflow.collocation.gpu.nvml_subprocess import DriverError, in_subprocess
 from workflow.collocation.study.errors import ConfigError
 
-# What pynvml raises: where a driver is older than a call of it, that is no NVMLError.
+# What pynvml raises; the second where a driver is older than a call, and is no NVMLError.
 NVML_ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
 # By compute capability, as CUDA's own samples have it (helper_cuda.h).
 CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128}
@@ -21,16 +22,17 @@ CORES_PER_SM |= dict.fromkeys([(8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIDING = ("", "-1", "NoDevFiles", "none", "void")  # entries that show no GPU; Slurm has NoDevFiles
 
-_LEFT_OUT: dict[int, DriverError] = {}  # cards that fail, by index
+_FAILING: dict[int, DriverError] = {}  # cards that fail, by index
 
 
 @dataclass(frozen=True)
 class Device:
-    """One physical GPU. `index` is NVML's, `capability` the CUDA compute capability, `bus` the
-    card's place on the PCI bus, by which CUDA may count.
+    """One physical GPU.
 
-    `sm_count` (of the whole card) and `memory_bytes` are None where unknown: in MIG mode NVML tells
-    the card's memory to administrators only, and a card that shares the CPU's memory has none.
+    index: NVML's. capability: the CUDA compute capability. sm_count: of the whole card.
+    memory_bytes: None in MIG mode, where NVML tells it to administrators only, and of a card that
+    shares the CPU's memory. bus: the card's place on the PCI bus, by which CUDA may count. Every
+    None is: not known.
     """
 
     uuid: str
@@ -45,35 +47,29 @@ class Device:
 
     @in_subprocess()
     def processes(self) -> dict[str, list[int] | None]:
-        """PIDs on the card: all that "compute", and those that are "mps" clients; None where not
-        readable. In a container they may be the host's PIDs.
+        """PIDs on the card: of all processes ("compute"), and of MPS clients ("mps"); None where
+        not readable. In a container they may be the host's PIDs.
         """
-
-        def pids(ask) -> list[int] | None:
-            return _read(self.uuid, lambda h: sorted(entry.pid for entry in ask(h)))
-
-        return {
-            "compute": pids(pynvml.nvmlDeviceGetComputeRunningProcesses),
-            "mps": pids(pynvml.nvmlDeviceGetMPSComputeRunningProcesses),
-        }
+        lists = _query(self.uuid, process_memory) or {"compute": None, "mps": None}
+        return {kind: None if pids is None else sorted(pids) for kind, pids in lists.items()}
 
     @in_subprocess()
     def memory_free(self) -> int | None:
         """Bytes that nobody uses; None where not readable."""
-        memory = _read(self.uuid, pynvml.nvmlDeviceGetMemoryInfo)
+        memory = _query(self.uuid, pynvml.nvmlDeviceGetMemoryInfo)
         return memory.free if memory and memory.total else None
 
     def too_many(self, processes: int) -> str | None:
-        """Why the card does not let so many processes compute at once; None if it does. It is the
-        compute mode that says so, which is an administrator's.
-        """
+        """Why the card's compute mode forbids so many processes at once, or None."""
         mode = _compute_mode(self.uuid)
-        most = 0 if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED else 1  # where a mode limits it
-        if mode in (None, pynvml.NVML_COMPUTEMODE_DEFAULT) or processes <= most:
+        if mode in (None, pynvml.NVML_COMPUTEMODE_DEFAULT):
+            return None
+        limit = 0 if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED else 1
+        if processes <= limit:
             return None
         return (
             f"the compute mode of {self.name} lets "
-            f"{'one process compute, not several' if most else 'nobody compute'}; "
+            f"{'one process compute, not several' if limit else 'nobody compute'}; "
             f"an administrator changes it with 'nvidia-smi -i {self.uuid} -c DEFAULT'"
         )
 
@@ -85,71 +81,74 @@ class Device:
             return False
 
 
-# -- which ----------------------------------------------------------------------------------------
+# -- which cards ----------------------------------------------------------------------------------
 
 
 def find(wanted: str | int | None = "auto") -> list[Device]:
-    """The GPUs that may be used: those named, by index or UUID (or its beginning), with commas in
-    between; or with 'auto' those that CUDA_VISIBLE_DEVICES shows, all if it is not set. None: all
-    of this machine, along the bus, whether or not they may be used.
+    """The GPUs that may be used. A card that fails is left out.
 
-    A card that fails is left out. Raises ConfigError at a name that means no GPU, or several;
-    DriverError if the driver fails, or none of its cards works.
+    wanted: indices or UUIDs (or their beginnings), with commas in between; "auto" for those that
+    CUDA_VISIBLE_DEVICES shows, all if it is not set; None for all of this machine, in the order of
+    the bus, whether or not they may be used. Raises ConfigError for a name that means no GPU, or
+    several; DriverError if the driver fails, or none of its cards works.
     """
     devices = _devices()
     if wanted is None:
-        return _along_the_bus(devices)
+        return _in_bus_order(devices)
     if wanted == "auto":
         return visible(os.environ, devices)
-    given = []
+    chosen = []
     for name in map(str.strip, str(wanted).split(",")):
-        found = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
-        if len(found) != 1:
-            what = "names several GPUs" if found else "is no GPU of this machine"
-            raise _no_gpu("gpu", name, what, devices)
-        given += found
-    return [*dict.fromkeys(given)]
+        matches = [d for d in devices if name == str(d.index) or name and d.uuid.startswith(name)]
+        if len(matches) != 1:
+            problem = "names several GPUs" if matches else "is no GPU of this machine"
+            raise _no_gpu("gpu", name, problem, devices)
+        chosen += matches
+    return [*dict.fromkeys(chosen)]
 
 
 def visible(environment: Mapping[str, str], devices: list[Device]) -> list[Device]:
-    """Those that CUDA shows to a process with this environment.
+    """The devices that CUDA shows to a process with this environment.
 
     As for CUDA, an entry that means nothing ends the list, and a UUID may be cut short. Raises
-    ConfigError where the first one means nothing, and at an index where several models are there:
-    CUDA counts along the bus only where CUDA_DEVICE_ORDER says so, and else the fastest first.
+    ConfigError where the first entry means nothing, and at an index where cards are of several
+    models: CUDA counts along the bus only where CUDA_DEVICE_ORDER says so, else the fastest first.
     """
     if not devices or VISIBLE not in environment:
         return devices
-    told = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    counted = not _LEFT_OUT and (told or len({device.name for device in devices}) == 1)
-    given = []
+    bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    one_model = len({device.name for device in devices}) == 1
+    index_is_clear = not _FAILING and (bus_order or one_model)
+    chosen = []
     for name in map(str.strip, environment[VISIBLE].split(",")):
-        found = [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
-        if name.isdecimal() and not counted:
+        if name.isdecimal() and not index_is_clear:
             raise _no_gpu(VISIBLE, name, "may be any GPU (CUDA_DEVICE_ORDER)", devices)
         if name.isdecimal():
-            found = _along_the_bus(devices)[int(name) :][:1]
-        if len(found) != 1:
-            if given or name in HIDING:
+            matches = _in_bus_order(devices)[int(name) :][:1]
+        else:
+            matches = [d for d in devices if name.startswith("GPU-") and d.uuid.startswith(name)]
+        if len(matches) != 1:
+            if chosen or name in HIDING:
                 break
             raise _no_gpu(VISIBLE, name, "is no GPU of this machine", devices)
-        given += found
-    return [*dict.fromkeys(given)]
+        chosen += matches
+    return [*dict.fromkeys(chosen)]
 
 
-def _along_the_bus(devices: list[Device]) -> list[Device]:
+def _in_bus_order(devices: list[Device]) -> list[Device]:
     return sorted(devices, key=lambda device: device.bus)
 
 
-def _no_gpu(source: str, name: str, what: str, devices: list[Device]) -> ConfigError:
-    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
-    allowed = f"allowed: {known or 'auto, cpu, for there is none'}"
-    return ConfigError("; ".join(filter(None, (f"{source}: {name!r} {what}", left_out(), allowed))))
+def _no_gpu(source: str, name: str, problem: str, devices: list[Device]) -> ConfigError:
+    names = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+    allowed = f"allowed: {names or 'auto, cpu, for there is none'}"
+    sentences = f"{source}: {name!r} {problem}", failing_cards(), allowed
+    return ConfigError("; ".join(filter(None, sentences)))
 
 
-def left_out() -> str:
+def failing_cards() -> str:
     """A sentence that names the cards that fail; empty if there are none."""
-    return "; ".join(f"GPU {index} is left out: {why}" for index, why in _LEFT_OUT.items())
+    return "; ".join(f"GPU {index} is left out: {error}" for index, error in _FAILING.items())
 
 
 def _devices() -> list[Device]:
@@ -159,20 +158,20 @@ def _devices() -> list[Device]:
     except pynvml.NVMLError_LibraryNotFound:
         return []
     except NVML_ERRORS as error:
-        raise _failure(error) from None
-    found = []
+        raise _driver_error(error) from None
+    devices = []
     for index in range(count):
         try:
-            if index not in _LEFT_OUT:
-                found.append(_device(index))
+            if index not in _FAILING:
+                devices.append(_device(index))
         except NVML_ERRORS as error:
-            _LEFT_OUT[index] = _failure(error)
-    if _LEFT_OUT and not found:
-        raise next(iter(_LEFT_OUT.values()))
-    return found
+            _FAILING[index] = _driver_error(error)
+    if _FAILING and not devices:
+        raise next(iter(_FAILING.values()))
+    return devices
 
 
-def _failure(error: Exception) -> DriverError:
+def _driver_error(error: Exception) -> DriverError:
     """NVML's words, and what to do."""
     code = getattr(error, "value", None)
     number = "" if code is None else f" (NVML error {code})"
@@ -194,32 +193,34 @@ def _count() -> int:
 
 @in_subprocess()
 def _device(index: int) -> Device:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    card = pynvml.nvmlDeviceGetHandleByIndex(index)
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(card))
     return Device(
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        name=pynvml.nvmlDeviceGetName(handle),
+        uuid=pynvml.nvmlDeviceGetUUID(card),
+        name=pynvml.nvmlDeviceGetName(card),
         index=index,
-        memory_bytes=_or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total) or None,
+        memory_bytes=_or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(card).total) or None,
         driver=pynvml.nvmlSystemGetDriverVersion(),
         capability=capability,
-        numa_node=_numa_node(handle),
-        sm_count=_sm_count(handle, capability),
-        bus=_bus(handle),
+        numa_node=_numa_node(card),
+        sm_count=_sm_count(card, capability),
+        bus=_bus(card),
     )
 
 
-def _sm_count(handle, capability: tuple[int, int]) -> int | None:
-    """SMs of the whole card, from its CUDA cores; None where NVML or the table does not tell."""
-    each = CORES_PER_SM.get(capability)
-    cores = _or_none(lambda: pynvml.nvmlDeviceGetNumGpuCores(handle))
-    return cores // each if cores and each and cores % each == 0 else None
+def _sm_count(card, capability: tuple[int, int]) -> int | None:
+    """SMs of the whole card, from its CUDA cores; None where NVML or the table lacks it."""
+    cores_per_sm = CORES_PER_SM.get(capability)
+    cores = _or_none(lambda: pynvml.nvmlDeviceGetNumGpuCores(card))
+    if not cores or not cores_per_sm or cores % cores_per_sm:
+        return None
+    return cores // cores_per_sm
 
 
-def _numa_node(handle) -> int | None:
-    """The NUMA node that the card hangs on, from sysfs; None where there is no such thing."""
-    domain, rest = _bus(handle).split(":", 1)
-    path = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node")
+def _numa_node(card) -> int | None:
+    """The card's NUMA node, from sysfs; None where sysfs has none."""
+    domain, address = _bus(card).split(":", 1)
+    path = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{address}/numa_node")
     try:
         node = int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -227,31 +228,48 @@ def _numa_node(handle) -> int | None:
     return node if node >= 0 else None
 
 
-def _bus(handle) -> str:
-    """Such as 00000000:3b:00.0."""
-    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
+def _bus(card) -> str:
+    """PCI address, such as 00000000:3b:00.0."""
+    bus = pynvml.nvmlDeviceGetPciInfo(card).busId
     return (bus.decode() if isinstance(bus, bytes) else bus).lower()
 
 
 @in_subprocess()
 def _compute_mode(uuid: str) -> int | None:
-    return _read(uuid, pynvml.nvmlDeviceGetComputeMode)
+    return _query(uuid, pynvml.nvmlDeviceGetComputeMode)
 
 
 @in_subprocess()
 def mig_enabled(device: Device) -> bool | None:
-    """Whether MIG mode is on; None on a card that has no MIG, or where NVML does not tell."""
-    return _read(device.uuid, lambda h: bool(pynvml.nvmlDeviceGetMigMode(h)[0]))
+    """Whether MIG mode is on; None on a card that has no MIG, or where NVML does not say."""
+    return _query(device.uuid, lambda card: bool(pynvml.nvmlDeviceGetMigMode(card)[0]))
 
 
-def _read(uuid: str, read: Callable):
-    """A reading of a GPU, or None where it does not give it, or is lost."""
-    return _or_none(lambda: read(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+def process_memory(card) -> dict[str, dict[int, int] | None]:
+    """Device memory in bytes by PID, of all processes ("compute") and of MPS clients ("mps"), of a
+    card's NVML handle. Memory is 0 and a list None where NVML does not give it.
+    """
+    lists = {
+        "compute": _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(card)),
+        "mps": _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card)),
+    }
+    memory: dict[str, dict[int, int] | None] = dict.fromkeys(lists)
+    for kind, entries in lists.items():
+        if entries is not None:
+            memory[kind] = Counter()  # a process is listed for each part of a partitioned card
+            for entry in entries:
+                memory[kind][entry.pid] += entry.usedGpuMemory or 0
+    return memory
 
 
-def _or_none(read: Callable):
-    """What `read` gives, or None where NVML refuses."""
+def _query(uuid: str, query: Callable):
+    """NVML's answer for a GPU, or None where it refuses, or the GPU is lost."""
+    return _or_none(lambda: query(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+
+
+def _or_none(call: Callable):
+    """The call's result, or None where NVML refuses."""
     try:
-        return read()
+        return call()
     except NVML_ERRORS:
         return None

@@ -1,7 +1,7 @@
 """NVML calls run in a child process, so that a hung driver cannot hang us.
 
-A call into the driver may never come back, and keeps its whole process from ending. So the first
-question forks a child, and where no answer comes, that is left behind, and no more is asked.
+A call into the driver may never return, and keeps its whole process from ending. So the first call
+forks a child; where no answer comes, that is left behind, and no more is asked.
 """
 
 import atexit
@@ -27,69 +27,71 @@ END_S = 2.0  # for the kernel to end a child that was killed
 
 
 class DriverError(NotInForce):
-    """The NVIDIA driver fails: with its words, and what to do."""
+    """The NVIDIA driver fails, with its words and what to do."""
 
 
-class Silent(DriverError):
-    """The driver did not answer in time, or whoever asked it has ended."""
+class DriverSilent(DriverError):
+    """The driver did not answer in time, or the process that asked it has ended."""
 
 
 def in_subprocess(seconds: float | None = None) -> Callable:
-    """Have the child call a function that asks NVML, and wait so long (ANSWER_S) for what it gives
-    or raises.
+    """Decorate a function that calls NVML, to run in the child process.
 
-    What goes there and back is pickled: handles mean nothing outside the child. Raises Silent, too.
+    seconds: how long to wait for its result (default: ANSWER_S). Arguments and result are pickled;
+    NVML handles mean nothing outside the child. Raises what the function raises, or DriverSilent.
     """
 
-    def decorate(question: Callable) -> Callable:
-        @wraps(question)
-        def ask(*arguments):
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def call(*arguments):
             if CHILD.inside:
-                return question(*arguments)
-            return CHILD.ask((ask, arguments), ANSWER_S if seconds is None else seconds)
+                return function(*arguments)
+            return CHILD.call(call, arguments, ANSWER_S if seconds is None else seconds)
 
-        return ask
+        return call
 
     return decorate
 
 
-class Child:
-    """The process that asks. `inside` is true there."""
+class NvmlProcess:
+    """The child process that calls NVML; inside: whether this is it."""
 
     inside = False
     pid = owner = 0
-    silent: Silent | None = None  # once the driver did not answer
+    silent: DriverSilent | None = None  # once the driver did not answer
     pipe: Connection
 
-    def ask(self, question: tuple[Callable, tuple], seconds: float):
-        """Raises what the question raises there, or Silent."""
-        if self.owner != os.getpid():  # nobody's yet, or of who forked us
+    def call(self, function: Callable, arguments: tuple, seconds: float):
+        """The function's result in the child; raises what it raises, or DriverSilent."""
+        if self.owner != os.getpid():  # not started yet, or the child of the process we forked from
             self.owner, self.pid, self.silent = os.getpid(), 0, None
         if self.silent:
             raise self.silent
         if not self.pid:
             self._start()
-        name, answered = question[0].__name__, False
+        name, answered = function.__name__, False
         try:
-            self.pipe.send(question)
+            self.pipe.send((function, arguments))
             if not self.pipe.poll(seconds):
                 pid = self.pid
                 stuck = "" if self.end() else f"; PID {pid} is stuck in it"
-                words = f"nothing on '{name}' within {seconds:.0f} s{stuck}"
-                self.silent = Silent(f"the NVIDIA driver does not answer: {words}")
+                silence = f"nothing on '{name}' within {seconds:.0f} s{stuck}"
+                self.silent = DriverSilent(f"the NVIDIA driver does not answer: {silence}")
                 raise self.silent
-            good, answer, text = self.pipe.recv()
+            succeeded, result, message = self.pipe.recv()
             answered = True
         except (EOFError, OSError):
-            raise Silent(f"the process that asks the NVIDIA driver ended at '{name}'") from None
+            raise DriverSilent(
+                f"the process that asks the NVIDIA driver ended at '{name}'"
+            ) from None
         finally:
-            if not answered:  # late, it would be taken for the next one's
+            if not answered:  # a late answer would be taken for that of the next call
                 self.end()
-        if good:
-            return answer
-        if isinstance(answer, pynvml.NVMLError):  # whose words the library has, and that is there
-            pynvml.NVMLError._errcode_to_string.setdefault(answer.value, text)
-        raise answer
+        if succeeded:
+            return result
+        if isinstance(result, pynvml.NVMLError):  # its message is in the child's library
+            pynvml.NVMLError._errcode_to_string.setdefault(result.value, message)
+        raise result
 
     def end(self) -> bool:
         """Kill the child, if there is one; whether it has ended."""
@@ -106,22 +108,22 @@ class Child:
         return True
 
     def _start(self) -> None:
-        self.pipe, theirs = Pipe()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # for ever there
+        self.pipe, child_pipe = Pipe()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # for good in the child
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                self._serve(theirs)
+                self._serve(child_pipe)
             finally:
                 os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        theirs.close()
+        child_pipe.close()
 
     def _serve(self, pipe: Connection) -> NoReturn:
         """Answer until the parent has gone."""
         end_with_parent(self.owner)
-        # Nothing of the parent's is held: its locks, a terminal, a pipe whose end somebody awaits.
-        gc.freeze()  # file objects that are never collected close no number that is used anew
+        # Hold nothing of the parent's: its locks, a terminal, a pipe whose end somebody awaits.
+        gc.freeze()  # or collected file objects would close descriptors that are in use anew
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
@@ -133,12 +135,12 @@ class Child:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
         while True:
-            question, arguments = pipe.recv()
+            function, arguments = pipe.recv()
             try:
-                pipe.send((True, question(*arguments), ""))
+                pipe.send((True, function(*arguments), ""))
             except Exception as error:
                 pipe.send((False, error, str(error)))
 
 
-CHILD = Child()
+CHILD = NvmlProcess()
 atexit.register(lambda: CHILD.end())  # or a container without an init keeps a zombie for each cell

@@ -1,4 +1,4 @@
-"""A second CUDA context: another process opens one where members are, works a little, and ends.
+"""A second CUDA context: another process opens one on the members' GPU, works a little, and ends.
 
 So the GPU leaves the members' context once and comes back to it. Until it has, a context that has
 the GPU to itself replays CUDA graphs more slowly: on an H200 by up to 10 % (docs/results.md).
@@ -13,16 +13,16 @@ from functools import partial
 
 from workflow.collocation.process_lifetime import end_with_parent
 
-ALL_S = 30.0  # for all of it, which takes less than one
+TIMEOUT_S = 30.0  # for a process that takes less than one second
 END_S = 2.0  # for the kernel to end a process that was killed
-BYTES = 1 << 20  # that it writes
+BYTES = 1 << 20  # of device memory that it writes
 
 
 def second_context(environment: dict[str, str]) -> str | None:
-    """Why there was none, or None.
+    """Open a second CUDA context for a moment; why that failed, or None.
 
-    environment: all that it finds, with what says where; no client of an MPS daemon, which would be
-    in the context that is to be left.
+    environment: all variables of the process, among them those that name the device. It must be no
+    client of an MPS daemon, or it would be in the context that is to be left.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", __name__],
@@ -37,27 +37,29 @@ def second_context(environment: dict[str, str]) -> str | None:
         preexec_fn=partial(end_with_parent, os.getpid()),
     )
     try:
-        said = process.communicate(timeout=ALL_S)[0].strip()
+        output = process.communicate(timeout=TIMEOUT_S)[0].strip()
     except subprocess.TimeoutExpired:
-        return f"no end within {ALL_S:.0f} s"
+        return f"no end within {TIMEOUT_S:.0f} s"
     finally:
         process.kill()
         with suppress(subprocess.TimeoutExpired):  # stuck in the driver: it is left behind
             process.wait(END_S)
-    return said.rpartition("\n")[2] or f"exit {process.returncode}" if process.returncode else None
+    if process.returncode == 0:
+        return None
+    return output.rpartition("\n")[2] or f"exit {process.returncode}"
 
 
-def work(driver) -> None:
-    """Open CUDA on the first device that is visible, and have it write some memory.
+def use_device(driver) -> None:
+    """Open CUDA on the first visible device, and have it write some memory.
 
     driver: the library libcuda. Raises OSError with CUDA's name of what went wrong.
     """
 
     def call(name: str, *arguments) -> None:
         if code := getattr(driver, name)(*arguments):
-            word = ctypes.c_char_p()
-            driver.cuGetErrorName(code, ctypes.byref(word))
-            raise OSError(f"{name}: {(word.value or b'').decode() or code}")
+            error = ctypes.c_char_p()
+            driver.cuGetErrorName(code, ctypes.byref(error))
+            raise OSError(f"{name}: {(error.value or b'').decode() or code}")
 
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
     call("cuInit", 0)
@@ -70,6 +72,6 @@ def work(driver) -> None:
 
 if __name__ == "__main__":
     try:
-        work(ctypes.CDLL("libcuda.so.1"))
+        use_device(ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
         sys.exit(f"{error}")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
-from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
+from workflow.collocation.gpu.lock import LockHeld, device_lock, folder_lock, lock_folder
 from workflow.collocation.plan.jobs import TRAINING, absent
 from workflow.collocation.sharing import mig_nvml, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.study.definition import Config
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.telemetry.lines import one_line
-from workflow.collocation.telemetry.sampler import open_source
+from workflow.collocation.telemetry.sources import choose_source
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 CHECKS = ("packages", "gpu", "results")
@@ -45,7 +45,7 @@ class Doctor:
                 return
             try:
                 yield name, getattr(self, name)()
-            except Busy as error:  # a study that runs is not to be disturbed
+            except LockHeld as error:  # a study that runs is not to be disturbed
                 yield name, (WARN, f"not tried: {error}")
             except Exception as error:  # one that is broken must not hide the others
                 yield name, (FAIL, one_line(error))
@@ -108,7 +108,7 @@ class Doctor:
         if on:
             return WARN, f"MIG mode is on: other cells are refused; {how}"
         try:
-            offers = mig_nvml.read(self.device).offers
+            offers = mig_nvml.read_card(self.device).offers
         except (Unsupported, NotInForce) as error:
             offers = str(error)
         return OK, f"MIG mode is off: mig cells are refused; {how}; {offers}"
@@ -117,7 +117,7 @@ class Doctor:
         wanted = self.config.telemetry.source
         if wanted == "off":
             return OK, "switched off in config"
-        source, why = open_source(self.device.uuid, ["gpu"], wanted)
+        source, why = choose_source(self.device.uuid, ["gpu"], wanted)
         if source is None:
             return WARN, f"{why}: no GRACT, SMACT and DRAMA, only utilisation and power"
         source.close()
@@ -136,11 +136,11 @@ class Doctor:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The device's lock, so that nobody who measures is disturbed. Raises Busy at once."""
+        """The device's lock, so that nobody who measures is disturbed. Raises LockHeld at once."""
         key = self.device.uuid if self.device else "cpu"
 
         def taken(holder: dict) -> None:
-            raise Busy(Path(key), holder)
+            raise LockHeld(Path(key), holder)
 
         with device_lock(key, {"pid": os.getpid(), "study": "doctor"}, taken):
             yield

@@ -10,7 +10,7 @@ from workflow.collocation.record.run_json import RESULTS
 from workflow.collocation.record.values import File
 from workflow.collocation.run import environment
 from workflow.collocation.run.outcome import log_of
-from workflow.collocation.sharing.base import named
+from workflow.collocation.sharing import method_class
 
 
 def banner(session: Session) -> str:
@@ -116,7 +116,7 @@ def table(session: Session) -> str:
         if reason := session.refusal(job.cell):
             refused[reason] += 1
             continue
-        doubts.add(named(job.cell.method).experimental)
+        doubts.add(method_class(job.cell.method).experimental)
         by = f"{end / 60:7.1f} min" if place < len(session.jobs) else "  won't fit"
         why = "" if job.why == pending.NEW else f"  ({job.why})"
         lines.append(f"{by}  {job.cell.id}{why}")

@@ -14,7 +14,7 @@ import numpy as np
 LAG_NS = 100_000_000
 # Shares of the GPU's time or cycles. DCGM has told 1.29 of an A100's instance.
 SHARES = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64", "integer")
-SHARES += ("ctxsw_active", "gpu_util", "memory_util")
+SHARES += ("gpu_util", "memory_util")
 MOST = 1 + 1e-6  # of a share, in single precision
 
 Pieces = list[tuple[int, int]]

@@ -21,7 +21,7 @@ import psutil
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.gpu.nvml_subprocess import Silent
+from workflow.collocation.gpu.nvml_subprocess import DriverSilent
 from workflow.collocation.process_lifetime import ENDING, MEMBERS, end_with_parent
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import (
@@ -157,7 +157,7 @@ class Run:
                 self._ended("unsupported", reason)
             else:
                 self._measure()
-        except Silent as silent:  # a driver that answers no cell
+        except DriverSilent as silent:  # a driver that answers no cell
             if "members" in self.fields or not self.task.needs_gpu:
                 raise
             self.patience.give_up(str(silent))
@@ -237,7 +237,7 @@ class Run:
             try:
                 sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
             except (NotInForce, Unsupported) as error:
-                if isinstance(error, Silent):
+                if isinstance(error, DriverSilent):
                     raise
                 self._broke(error)
                 return
@@ -335,8 +335,8 @@ class Run:
         about = {"has_gpu": self.device is not None, "owner": owner, "own": own}
         if self.device:
             about |= {"sm_count": self.device.sm_count, "instances": sharing.instances()}
-            about["seats"] = {m.member: sharing.entity(m.member) for m in conductor.members}
-            about["own"] = own | sharing.own_pids()
+            about["seats"] = {m.member: sharing.entity_of(m.member) for m in conductor.members}
+            about["own"] = own | sharing.nvml_pids()
         self.fields["telemetry"], flags, files = conductor.watch.account(
             self.folder, conductor.windows, partial(self.display.say, loud=False), **about
         )

@@ -224,7 +224,7 @@ class Conductor:
     def _ask(self, when: str) -> None:
         """Have the method witnessed for the members that live. Raises NotInForce or GpuBusy."""
         try:
-            self.evidence[when] = self.sharing.witness(self._reports())
+            self.evidence[when] = self.sharing.evidence(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
             self.evidence[when] = {"verified": False, "reason": str(error)}
             raise NotInForce(str(error)) from error

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from workflow.collocation.sharing import method_class
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec
 from workflow.collocation.study.definition import Gpu, Sampling, Time, Timed
 from workflow.collocation.study.errors import ConfigError, Strict
 from workflow.collocation.study.load import check
-from workflow.collocation.study.names import STREAMS
 from workflow.collocation.study.redaction import write_private
 from workflow.collocation.study.regular_files import read_json, read_text
 from workflow.collocation.study.workloads import CommandWorkload, Trained, Workload
@@ -89,12 +89,12 @@ def member_specs(
         {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.implementation.compile else {}
     )
     held = IN_FLIGHT_S if spec.measure.kind == "interleaved" else None
-    streams = [m for m, method in enumerate(spec.methods) if method == STREAMS]
-    shared = sorted(core for m in streams for core in core_sets[m])
+    together = [m for m, name in enumerate(spec.methods) if method_class(name).one_process]
+    shared = sorted(core for m in together for core in core_sets[m])
     specs = []
     for index, member in enumerate(spec.members):
         own, job = folder / str(index), member.job
-        joined = index in streams
+        joined = index in together
         own.mkdir(parents=True)
         # What the catalogue sets for a script; where it gives no value, as it is here.
         given = getattr(job, "environment", {})
@@ -105,7 +105,7 @@ def member_specs(
                 **_of_kind(job, spec.implementation, datasets),
                 "member": index,
                 "beside": len(spec.members),  # as many begin at once
-                "process": STREAMS if joined else None,  # one for all of these
+                "process": spec.methods[index] if joined else None,  # one for all of these
                 "workload": member.workload,
                 "input": job.input.resolved(),
                 "work": member.work,

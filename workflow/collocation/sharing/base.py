@@ -1,95 +1,98 @@
-"""What a way to share a GPU is: a `Method`, one class each.
+"""The interface of a method: one class says how the jobs of a cell share a GPU.
 
-A new method is one module with its class, and `register`; the package's `__init__` imports it.
-Nothing elsewhere may ask what a method's name begins with.
+The hooks, in the order in which a cell calls them: `sweep` and `recover` undo what a killed run
+left, `refuse` says why the method cannot run, `enter` sets it up, `evidence` proves that it is in
+force, `leave` tears it down.
 """
 
+# ruff: noqa: B027 (a hook does nothing unless a method overrides it)
+
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import ClassVar
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.sharing.evidence import Report
-from workflow.collocation.study import methods
 from workflow.collocation.study.cell import CellSpec
-from workflow.collocation.study.names import JOIN, family_of
 
 
 class Method(ABC):
-    """How the members of one cell share its GPU: what stands against it, what members start with,
-    and the evidence that it is in force. device: None on a CPU.
-    """
+    """How the members (the jobs' processes) of one cell share its GPU; device: None on a CPU."""
 
-    family: ClassVar[str]  # what it is a kind of: <family>, <family>_<variant>
+    family: ClassVar[str]  # the method's name, and the first word of its variants' names
+    one_process: ClassVar[bool] = False  # all members are threads of one process
     experimental: ClassVar[str | None] = None  # why its results are not to be trusted yet
 
     def __init__(self, spec: CellSpec, device: Device | None):
         self.spec, self.device, self.name = spec, device, spec.method
-        self.names: set[int] = set()  # PIDs as NVML may list members and servers, once witnessed
+        self.pids: set[int] = set()  # of members and servers, known once evidence was taken
 
-    # -- before -----------------------------------------------------------------------------------
+    @classmethod
+    def sweep(cls) -> None:
+        """End the processes that killed runs of this user left. Raises GpuBusy if they live on."""
 
-    def refusal(self) -> str | None:
-        """Why it cannot run this cell on this card, or None. Reads only."""
+    @classmethod
+    def recover(cls, device: Device) -> None:
+        """Put a card back that a killed run of this user left changed.
+
+        Raises GpuBusy if others compute on it, NotInForce if it does not succeed.
+        """
+
+    def refuse(self) -> str | None:
+        """Why this method cannot run this cell on this card, or None. Changes nothing.
+
+        May raise Unsupported instead, or NotInForce where the card does not answer.
+        """
         return None
 
-    def processes(self) -> int:
+    @classmethod
+    def keeps_others_out(cls, device: Device) -> str | None:
+        """Why no other method can use the card as it is, or None. Changes nothing."""
+        return None
+
+    def process_count(self) -> int:
         """How many processes of the cell CUDA sees on the card at once."""
         return 1
 
-    def entered(self, log: Path) -> AbstractContextManager:
-        """Set it up for a cell that it does not refuse, and on every way out take it down; `log` is
-        the folder for what its own programs print. Raises NotInForce or Unsupported.
-        """
-        return nullcontext()
+    def enter(self, log_folder: Path) -> None:
+        """Set the method up for a cell that it does not refuse. Raises NotInForce or Unsupported.
 
-    # -- once it is entered -----------------------------------------------------------------------
+        `log_folder` takes what the method's own programs print.
+        """
+
+    def leave(self) -> None:
+        """Tear down what `enter` set up, also where it failed half way.
+
+        Raises NotInForce where something stays.
+        """
 
     @abstractmethod
     def environment(self, member: int) -> dict[str, str]:
-        """What the member finds in its environment, before its first CUDA call."""
+        """Variables that the member's process has before its first CUDA call."""
 
     @abstractmethod
-    def witness(self, reports: dict[int, Report]) -> dict:
-        """Evidence that the method is in force for these members, by what they report. Asked at
-        the barrier, before the window, and again after it.
+    def evidence(self, reports: dict[int, Report]) -> dict:
+        """Prove that the method is in force for the members of these reports.
 
-        Has `verified`: True, or None where nobody could tell. Raises NotInForce, with the sentence
-        that the cell fails with, or GpuBusy.
+        Called before the window and again after it. The dict's `verified` is True, or None where
+        nobody could tell. Raises NotInForce, with the sentence that the cell fails with, or
+        GpuBusy.
         """
 
-    def release(self, pid: int) -> None:  # noqa: B027
-        """Before a member is killed: have the method drop it, so that no neighbour is harmed.
+    def release(self, pid: int) -> None:
+        """Drop a member that is about to be killed, so that its death harms no other member.
 
         Never raises, and takes a few seconds at most.
         """
 
-    def own_pids(self) -> set[int]:
-        """PIDs under which NVML may list members and their servers, as far as witnessed."""
-        return self.names
+    def nvml_pids(self) -> set[int]:
+        """PIDs under which NVML may list members and servers, as far as evidence showed them."""
+        return self.pids
 
     def instances(self) -> dict[str, int | None]:
-        """The GPU instances in use under MIG, as telemetry calls them ("gi:1"), and their SMs."""
+        """SMs of each GPU instance in use under MIG, by the name that telemetry has for it."""
         return {}
 
-    def entity(self, member: int) -> str:
-        """Where the member runs, as telemetry calls it: "gpu", or a GPU instance."""
+    def entity_of(self, member: int) -> str:
+        """Where the member runs, as telemetry names it: "gpu", or a GPU instance ("gi:1")."""
         return "gpu"
-
-
-FAMILIES: dict[str, type[Method]] = {}
-
-
-def register(method: type[Method], bounds: methods.Bounds | None = None) -> None:
-    """Make a method known; bounds: of one that spec.methods does not name, what a study may ask."""
-    FAMILIES[method.family] = method
-    if bounds:
-        methods.METHODS[method.family] = bounds
-
-
-def named(name: str) -> type[Method]:
-    """The method of that name: a family's first, one of its variants, or one whose conditions are
-    interleaved. Raises KeyError.
-    """
-    return FAMILIES.get(name) or FAMILIES["interleaved" if JOIN in name else family_of(name)]

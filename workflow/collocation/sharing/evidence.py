@@ -1,4 +1,4 @@
-"""What the methods' evidence has in common: members' reports, and who is on the card."""
+"""Evidence that all methods share: what members report of themselves, and who is on the card."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,44 +14,50 @@ from workflow.collocation.study.errors import NotInForce, printable
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_FOLDER, DEFAULT_PIPE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
 # For members without MPS: with the default folder, any daemon on this machine would silently make
-# clients of them. Nobody can make this one, and a program that reaches no daemon runs without MPS.
+# clients of them. Nobody can make this folder, and a program that reaches no daemon runs without
+# MPS.
 NO_DAEMON = "/proc/no-mps"
 GRACE_S = 3.0  # for processes that are ending to leave the card
 
 
 class GpuBusy(Exception):
-    """Others have the card, too: the cell waits for them to leave, and is no worse for it."""
+    """Others use the card, too: the cell waits for them to leave, and is no worse for it."""
 
 
 class Unsupported(Exception):
-    """Setting up showed that the method cannot run here; the cell is unsupported, with this why."""
+    """The method cannot run here, with the reason; the cell's status is `unsupported`."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a member said of itself when it was built."""
+    """What a member reports of itself once it is built.
+
+    device_uuid: "GPU-…" or "MIG-…", as CUDA names the device it runs on. sm_count: SMs that its
+    context can use. memory_free: bytes that it saw free with a context and nothing loaded.
+    sm_source: where the count is from, "affinity" (CUDA). stream: handle of its own CUDA stream.
+    """
 
     pid: int
-    device_uuid: str | None  # "GPU-…" or "MIG-…", as CUDA named the device it runs on
-    sm_count: int | None  # SMs that its context can use
-    memory_free: int | None  # bytes it saw free after making its context, with nothing loaded
-    sm_source: str | None = None  # who told it: "affinity" (CUDA)
-    stream: int | None = None  # handle of the CUDA stream that it has for itself, if it has one
+    device_uuid: str | None
+    sm_count: int | None
+    memory_free: int | None
+    sm_source: str | None = None
+    stream: int | None = None
 
 
 Reports = Mapping[int, Report]  # by member
-Listed = dict[str, list[int] | None]  # as Device.processes gives it
+ProcessLists = dict[str, list[int] | None]  # as Device.processes returns them
 
 
 def processes_of(report: Report) -> set[int]:
-    """PIDs of the member and what it started: a script may compute in a child (torchrun,
+    """PIDs of the member and of what it started: a script may compute in a child (torchrun,
     accelerate, a shell's).
     """
     return {report.pid, *(process.pid for process in trees([report.pid]))}
 
 
-def called(member: int, report: Report) -> str:
-    """How sentences name a member."""
+def describe(member: int, report: Report) -> str:
+    """The member as sentences name it."""
     return f"member {member} (PID {report.pid})"
 
 
@@ -62,27 +68,32 @@ def require_device(method: str, reports: Reports, uuid: str, device: Device | No
     it runs.
     """
     for member, report in reports.items():
-        who, found = f"{method}: {called(member, report)}", report.device_uuid
-        if found is None:
+        name = f"{method}: {describe(member, report)}"
+        if report.device_uuid is None:
             if device and processes_of(report) & set(device.processes()["compute"] or []):
                 continue
             raise NotInForce(
-                f"{who} was not seen on {uuid}: NVML lists none of its processes there, and it "
+                f"{name} was not seen on {uuid}: NVML lists none of its processes there, and it "
                 "says of no device that it runs on it"
             )
-        if found != uuid:
-            raise NotInForce(f"{who} runs on {found}, not on {uuid}")
+        if report.device_uuid != uuid:
+            raise NotInForce(f"{name} runs on {report.device_uuid}, not on {uuid}")
 
 
-def among(reports: Reports, pids: Iterable[int], there: bool) -> str:
-    """Those members that are, or are not, in a list of PIDs."""
-    listed = set(pids)
-    found = [called(m, r) for m, r in reports.items() if bool(processes_of(r) & listed) is there]
-    return ", ".join(found)
+def listed_and_missing(reports: Reports, pids: Iterable[int]) -> tuple[str, str]:
+    """The members of which a list of PIDs has a process, and those of which it has none, as
+    sentences name them.
+    """
+    pids = set(pids)
+    listed, missing = [], []
+    for member, report in reports.items():
+        names = listed if processes_of(report) & pids else missing
+        names.append(describe(member, report))
+    return ", ".join(listed), ", ".join(missing)
 
 
 def owner(pid: int) -> str:
-    """How sentences name a process that is not a member."""
+    """A process that is no member, as sentences name it: PID, program and user."""
     try:
         process = psutil.Process(pid)
         return f"PID {pid} ({printable(process.name())}, owner {process.username()})"
@@ -92,11 +103,11 @@ def owner(pid: int) -> str:
 
 def require_free(device: Device) -> None:
     """Raise GpuBusy, naming PID and owner, if somebody else's MPS daemon serves the card, or
-    processes compute on it. Kills nobody.
+    processes compute on it. Ends nobody.
     """
     for process in psutil.process_iter():
         environment = None
-        with suppress(psutil.Error):  # another user's: NVML would list its clients
+        with suppress(psutil.Error):  # Another user's daemon: NVML would list its clients.
             # Without these options it is somebody's question to a daemon, or it has ended.
             if process.name() == CONTROL and {"-d", "-f"} & set(process.cmdline()):
                 environment = process.environ()
@@ -106,69 +117,76 @@ def require_free(device: Device) -> None:
                 "a cell needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {pipe}"
             )
-    _awaited(device, lambda listed, late: _strangers(listed, set()))
+    _await_lists(device, lambda listed, late: _strangers(listed, set()))
 
 
 def require_members(
     method: str, device: Device, plain: Reports, clients: Reports | None = None, server: int = 0
-) -> Listed:
-    """What NVML lists on the card, once that is these members, plain ones and clients of the MPS
-    server, each with what it started, and nobody else.
+) -> ProcessLists:
+    """NVML's process lists of the card, once they hold the cell's members and nobody else.
 
-    Where it shows them under other PIDs than they have here, as in a container, it has to list as
-    many, or more where they started processes; where it lists nobody, that tells nothing. Raises
-    GpuBusy, naming PID and owner, if others stay on the card; NotInForce if a member is not listed,
-    or is no client that has to be one, or is one that must not be.
+    plain: members that are no clients of MPS. clients: members that are. server: PID of the MPS
+    server. Where NVML lists other PIDs than this machine has, as in a container, it has to list as
+    many, or more where members started processes; an empty list proves nothing. Raises GpuBusy,
+    naming PID and owner, if others stay on the card; NotInForce if a member is not listed, or is a
+    client against the plan, or is none.
     """
     clients = clients or {}
     pids = list({report.pid for report in (*plain.values(), *clients.values())})
 
-    def wrong(listed: Listed, late: bool) -> Exception | None:
+    def problem(listed: ProcessLists, late: bool) -> Exception | None:
         compute, mps = listed["compute"] or [], listed["mps"] or []
-        if not pids:  # those that failed may be slow to leave
+        if not pids:  # Members that failed may be slow to leave the card.
             return None
         started = {process.pid for process in trees(pids)}
         ours = {*pids, *started, *[server] * bool(server)}
         if not ours & set(compute):
-            most = len(pids) + bool(clients)
-            if len(compute) in (0, most) and len(mps) in (0, len(clients)):
+            planned = len(pids) + bool(clients)
+            if len(compute) in (0, planned) and len(mps) in (0, len(clients)):
                 return None
-            # What a member started is listed, too, under a PID that tells nothing here.
-            room = most + len(started - set(pids))
-            if most < len(compute) <= room and len(mps) <= len(clients) + room - most:
+            # Processes that a member started are listed, too, under PIDs that mean nothing here.
+            room = planned + len(started - set(pids))
+            if planned < len(compute) <= room and len(mps) <= len(clients) + room - planned:
                 return None
-            others = len(compute) > room
-            return (GpuBusy if others else NotInForce)(
+            error = GpuBusy if len(compute) > room else NotInForce
+            return error(
                 f"{method}: NVML lists {len(compute)} processes and {len(mps)} MPS clients; the "
                 f"cell has {len(pids)} members, {len(clients)} of them clients"
             )
-        if absent := among(plain, compute, False):
-            return NotInForce(f"{method}: not among NVML's processes {compute}: {absent}")
-        if listed["mps"] is not None and (absent := among(clients, mps, False)):
-            return NotInForce(f"{method}: not among NVML's MPS clients {mps}: {absent}")
-        if joined := among(plain, mps, True):
+        _, missing = listed_and_missing(plain, compute)
+        if missing:
+            return NotInForce(f"{method}: not among NVML's processes {compute}: {missing}")
+        _, missing = listed_and_missing(clients, mps)
+        if missing and listed["mps"] is not None:
+            return NotInForce(f"{method}: not among NVML's MPS clients {mps}: {missing}")
+        joined, _ = listed_and_missing(plain, mps)
+        if joined:
             return NotInForce(f"{method}: NVML lists MPS clients on the card: {joined}")
-        # What a member started, or one that failed and is slow to end, is no stranger.
+        # A process that a member started, or one that failed and is slow to end, is no stranger.
         ending = {process.pid for process in offspring()} if late else set()
         return _strangers(listed, ours | ending)
 
-    return _awaited(device, wrong)
+    return _await_lists(device, problem)
 
 
-def _awaited(device: Device, wrong: Callable[[Listed, bool], Exception | None]) -> Listed:
-    """What NVML lists, once nothing is wrong with it; raises what is wrong if it stays so."""
+def _await_lists(
+    device: Device, problem: Callable[[ProcessLists, bool], Exception | None]
+) -> ProcessLists:
+    """NVML's process lists once there is no problem with them; raises the one that stays."""
     deadline = time.monotonic() + GRACE_S
     while True:
         listed, late = device.processes(), time.monotonic() > deadline
-        if not (error := wrong(listed, late)):
+        error = problem(listed, late)
+        if error is None:
             return listed
         if late:
             raise error
         time.sleep(0.2)
 
 
-def _strangers(listed: Listed, ours: set[int]) -> Exception | None:
-    others = {*(listed["compute"] or []), *(listed["mps"] or [])} - ours
-    owners = ", ".join(owner(pid) for pid in sorted(others))
-    sentence = f"a cell needs the GPU to itself, and others compute on it: {owners}"
-    return GpuBusy(sentence) if others else None
+def _strangers(listed: ProcessLists, ours: set[int]) -> GpuBusy | None:
+    strangers = {*(listed["compute"] or []), *(listed["mps"] or [])} - ours
+    if not strangers:
+        return None
+    owners = ", ".join(owner(pid) for pid in sorted(strangers))
+    return GpuBusy(f"a cell needs the GPU to itself, and others compute on it: {owners}")

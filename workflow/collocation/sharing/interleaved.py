@@ -1,99 +1,111 @@
-"""Conditions of a cell: sets of members under methods of their own, which run interleaved.
+"""Method of interleaved cells: several sets of jobs in one cell, which train in turns.
 
-Such a cell's method is named after its conditions, "alone-naive-mps". Plain members and clients of
-one private MPS daemon may be on a card together; each condition is proven for its own members.
+Each set is a condition with a method of its own, and the cell's method is named after them:
+"alone-naive-mps". Plain members (clients of no daemon) and clients of one private MPS daemon may be
+on a card together; each condition is proven for its own members.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.sharing import evidence, streams
-from workflow.collocation.sharing.base import Method, named, register
-from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.sharing import streams
+from workflow.collocation.sharing.base import Method
+from workflow.collocation.sharing.evidence import Report, require_device
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.study.cell import CellSpec, MemberSpec
-from workflow.collocation.study.names import PLAIN, STREAMS, Condition, conditions
+from workflow.collocation.study.names import INTERLEAVED, PLAIN, Condition, conditions
 
 
 class Interleaved(Method):
-    """`conditions`: members of each one. `served`: the clients, where a condition has some; all
-    others are `plain`, of which those that are `joined` are jobs of one process.
+    """Sets of jobs that take turns, under different methods.
+
+    conditions: the members of each condition, by its name. plain: the method of members that are no
+    clients of MPS. mps: the method of those that are, None without any. in_one_process: the members
+    that run on CUDA streams of one process.
     """
 
-    family = "interleaved"
+    family = INTERLEAVED
 
     def __init__(self, spec: CellSpec, device: Device | None):
         super().__init__(spec, device)
-        self.conditions = {condition.name: [*own] for condition, own in self._conditions()}
-        self.joined = {m for m, method in enumerate(spec.methods) if method == STREAMS}
-        clients = {m: spec.members[m] for m, its in enumerate(spec.methods) if its not in PLAIN}
-        of_mps = spec.model_copy(update={"method": "mps"})
+        self.conditions = {condition.name: [*members] for condition, members in self._conditions()}
+        methods = dict(enumerate(spec.methods))
+        self.in_one_process = {m for m, name in methods.items() if name == streams.Streams.family}
+        clients = {m: spec.members[m] for m, name in methods.items() if name not in PLAIN}
         self.plain = Naive(spec, device)
-        self.served = Mps(of_mps, device, clients) if clients else None
+        mps_spec = spec.model_copy(update={"method": Mps.family})
+        self.mps = Mps(mps_spec, device, clients) if clients else None
 
-    def refusal(self) -> str | None:
-        for condition, members in self._conditions():
-            part = {"method": condition.method, "members": tuple(members.values())}
-            own = named(condition.method)(self.spec.model_copy(update=part), self.device)
-            if reason := own.refusal():
-                return reason
-        return None
+    def refuse(self) -> str | None:
+        return self.mps.refuse() if self.mps else None
 
-    def processes(self) -> int:
-        separate = self.spec.methods.count("naive")
-        return separate + bool(self.joined) + (self.served is not None)
+    def process_count(self) -> int:
+        separate = self.spec.methods.count(Naive.family)
+        return separate + bool(self.in_one_process) + (self.mps is not None)
 
-    def entered(self, log: Path) -> AbstractContextManager:
-        return self.served.entered(log) if self.served else nullcontext()
+    def enter(self, log_folder: Path) -> None:
+        if self.mps:
+            self.mps.enter(log_folder)
+
+    def leave(self) -> None:
+        if self.mps:
+            self.mps.leave()
 
     def environment(self, member: int) -> dict[str, str]:
-        queues = streams.QUEUES if member in self.joined else {}
-        return self._of(member).environment(member) | queues
+        queues = streams.QUEUES if member in self.in_one_process else {}
+        method = self.mps if self._is_client(member) else self.plain
+        return method.environment(member) | queues
 
-    def witness(self, reports: dict[int, Report]) -> dict:
-        """What each method says of its own members: plain ones are no clients of the daemon."""
-        own = {m: report for m, report in reports.items() if m in self.joined}
-        found = self._separate(reports)
-        return found | {"streams": streams.own_streams(own, self.device)} if own else found
+    def evidence(self, reports: dict[int, Report]) -> dict:
+        """What each method proves of its own members: plain ones are no clients of the daemon."""
+        proof = self._evidence_of_processes(reports)
+        joined = {m: report for m, report in reports.items() if m in self.in_one_process}
+        if joined:
+            proof = proof | {"streams": streams.require_own_streams(joined, self.device)}
+        return proof
 
-    def _separate(self, reports: dict[int, Report]) -> dict:
-        if self.served is None:
-            return self.plain.witness(reports)
-        plain = {m: report for m, report in reports.items() if self._of(m) is self.plain}
-        clients = {m: report for m, report in reports.items() if m not in plain}
-        evidence.require_device("naive", plain, self.device.uuid, self.device)
-        found = self.served.witness(clients, plain)
-        if len(self.served.clients) == len(self.spec.members):
-            return found
-        other = self.plain.facts(plain, self.served.listed)
-        both = found["verified"] and other["verified"]
-        return {"verified": both or None, "mps": found, "naive": other}
+    def _evidence_of_processes(self, reports: dict[int, Report]) -> dict:
+        if self.mps is None:
+            return self.plain.evidence(reports)
+        plain = {m: report for m, report in reports.items() if not self._is_client(m)}
+        clients = {m: report for m, report in reports.items() if self._is_client(m)}
+        require_device("naive", plain, self.device.uuid, self.device)
+        of_clients = self.mps.evidence(clients, plain)
+        if len(self.mps.clients) == len(self.spec.members):
+            return of_clients
+        of_plain = self.plain.facts(plain, self.mps.listed)
+        verified = of_clients["verified"] and of_plain["verified"]
+        return {"verified": verified or None, "mps": of_clients, "naive": of_plain}
 
-    def own_pids(self) -> set[int]:
-        return self.plain.names | (self.served.names if self.served else set())
+    def nvml_pids(self) -> set[int]:
+        return self.plain.pids | (self.mps.pids if self.mps else set())
 
     def release(self, pid: int) -> None:
-        if self.served and pid not in self.plain.names:
-            self.served.release(pid)
+        if self.mps and pid not in self.plain.pids:
+            self.mps.release(pid)
 
-    def _of(self, member: int) -> Method:
-        return self.served if self.served and member in self.served.clients else self.plain
+    def _is_client(self, member: int) -> bool:
+        return self.mps is not None and member in self.mps.clients
 
     def _conditions(self) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
-        """Each condition and its members, by their index; a part of a set has none of its own."""
+        """Each condition with its members, by their index.
+
+        A condition that is a part of another's set, as `2xmps` is of `mps`, has the first members
+        of that set.
+        """
         members = dict(enumerate(self.spec.members))
-        found = conditions(self.name, [member.workload for member in members.values()])
-        for index, condition in enumerate(found):
-            own = {m: its for m, its in members.items() if its.condition == index}
-            if not own:
-                sets = {n for n, of in enumerate(found) if of.method == condition.method}
-                sets -= {n for n, of in enumerate(found) if of.job}
-                alike = [(m, its) for m, its in members.items() if its.condition in sets]
-                own = dict(alike[: condition.jobs])
-            yield condition, own
+        workloads = [member.workload for member in members.values()]
+        every = conditions(self.name, workloads)
+        for index, condition in enumerate(every):
+            chosen = {m: member for m, member in members.items() if member.condition == index}
+            if not chosen:
+                sets = [n for n, other in enumerate(every) if _same_set(other, condition)]
+                alike = [(m, member) for m, member in members.items() if member.condition in sets]
+                chosen = dict(alike[: condition.jobs])
+            yield condition, chosen
 
 
-register(Interleaved)
+def _same_set(whole: Condition, part: Condition) -> bool:
+    return whole.method == part.method and not whole.job

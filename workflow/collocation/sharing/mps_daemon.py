@@ -1,8 +1,8 @@
-"""A private MPS control daemon: started, asked, ended; and the ones that dead conductors left.
+"""A private MPS control daemon, from its start to its end, and what killed runs left of theirs.
 
-It runs in the foreground as our child, and the kernel kills it when we die. Its server may outlive
-that, so each pipe folder bears our mark, locked for as long as we live: `sweep` ends what belongs
-to a mark that nobody holds, and nothing else. No setting of the card is touched.
+The daemon runs in the foreground as our child, and the kernel kills it when we die. Its server may
+outlive that, so each pipe folder bears a mark file, locked for as long as we live: `sweep` ends
+what belongs to a mark that nobody holds, and nothing else. No setting of the card is touched.
 """
 
 import fcntl
@@ -15,8 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -26,22 +26,25 @@ from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy,
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"
 START_S, ANSWER_S, END_S = 20.0, 15.0, 5.0
-KILL_S = 2.0  # for one that does not answer to quit, and for SIGKILL to end one
+KILL_S = 2.0  # for a daemon that does not answer to quit, and for SIGKILL to end one
 SOCKET_PATH_LIMIT = 107  # bytes, on Linux
 OPEN_FILES = 16384  # what NVIDIA advises for many clients
 
 
-@dataclass
 class Daemon:
-    """`pipe` is where clients meet the daemon, `logs` is where it and its server write."""
+    """One MPS control daemon of a GPU: it and its server write to the folder `logs`, and clients
+    meet it in the folder `pipe`, by default a new one.
+    """
 
-    device_uuid: str
-    pipe: Path
-    logs: Path
+    def __init__(self, device_uuid: str, logs: Path, pipe: Path | None = None):
+        self.device_uuid, self.logs = device_uuid, logs.resolve()
+        self.pipe = pipe or Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+        self.mark: TextIO | None = None  # the locked file that says that its starter lives
+        self.process: subprocess.Popen | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the daemon and every client start with."""
+        """Variables that the daemon and every client start with."""
         return {
             # By UUID: an index would be counted anew among the devices that the daemon shows.
             "CUDA_VISIBLE_DEVICES": self.device_uuid,
@@ -49,8 +52,65 @@ class Daemon:
             "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
         }
 
+    def start(self) -> None:
+        """Start the daemon, and wait until it answers. Raises NotInForce if it does not.
+
+        To be called from the main thread: the daemon is killed when the calling thread ends.
+        """
+        self.logs.mkdir(parents=True, exist_ok=True)
+        unmarked = self.pipe / "unmarked"
+        self.mark = unmarked.open("w")
+        fcntl.flock(self.mark, fcntl.LOCK_EX)  # before it has the name that `sweep` looks for
+        unmarked.rename(self.pipe / MARK)
+        self.process = self._start_process()
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                self.ask("get_server_list")
+                return
+            except NotInForce as silence:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    reason = self._last_words() or silence
+                    raise NotInForce(f"the MPS daemon did not start: {reason}") from None
+            time.sleep(0.1)
+
+    def _start_process(self) -> subprocess.Popen:
+        if len(os.fsencode(self.pipe / "control_privileged")) > SOCKET_PATH_LIMIT:
+            raise NotInForce(
+                f"MPS: {self.pipe} is too long for a socket; set TMPDIR to a short path"
+            )
+        # A limit in the user's shell would silently hold for every client.
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("CUDA_")
+        }
+        parent = os.getpid()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = max(soft, min(hard, OPEN_FILES))
+
+        def prepare() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+            end_with_parent(parent)
+
+        with (self.logs / "daemon.log").open("ab") as output:
+            return subprocess.Popen(
+                [CONTROL, "-f"],  # -d would leave our process tree
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=inherited | self.environment,
+                process_group=0,  # a terminal's Ctrl-C is for the conductor to handle
+                preexec_fn=prepare,
+            )
+
+    def _last_words(self) -> str:
+        log = self.logs / "control.log"
+        text = log.read_text(errors="replace").strip() if log.exists() else ""
+        return text.rpartition("\n")[2]
+
     def ask(self, command: str, seconds: float | None = None) -> str:
-        """The answer to a control command. Raises NotInForce if there is none within that time."""
+        """The answer to a control command. Raises NotInForce if there is none within that time
+        (default: ANSWER_S).
+        """
         seconds = ANSWER_S if seconds is None else seconds
         folders = {PIPE_FOLDER: str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.pipe)}
         try:
@@ -69,118 +129,81 @@ class Daemon:
         except OSError as error:
             raise NotInForce(f"MPS: {CONTROL} does not run: {error}") from None
         if answer.returncode != 0:
-            said = " ".join((answer.stderr + answer.stdout).split())
-            raise NotInForce(f"MPS: '{command}' failed: {said or f'exit {answer.returncode}'}")
+            words = " ".join((answer.stderr + answer.stdout).split())
+            raise NotInForce(f"MPS: '{command}' failed: {words or f'exit {answer.returncode}'}")
         return answer.stdout
+
+    @defer_signals()
+    def end(self) -> None:
+        """End the daemon and its server: quit, then SIGTERM, then SIGKILL; remove the pipe folder.
+
+        Raises NotInForce if one of them outlives SIGKILL.
+        """
+        try:
+            alive = self._programs()
+            if alive:
+                with suppress(NotInForce):  # a daemon that does not answer is signalled at once
+                    self.ask(f"quit -t {END_S:.0f}", KILL_S)
+                    alive = _alive_after(2 * END_S, alive)
+            for number, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
+                for process in alive:
+                    with suppress(psutil.NoSuchProcess):
+                        process.send_signal(number)
+                alive = _alive_after(seconds, alive)
+            if alive:
+                pids = sorted(process.pid for process in alive)
+                raise NotInForce(f"MPS: PIDs {pids} outlived SIGKILL")
+            shutil.rmtree(self.pipe, ignore_errors=True)
+        finally:
+            if self.mark is not None:
+                self.mark.close()
+            if self.process is not None:
+                self.process.poll()  # so that Popen knows that it has ended
+
+    def _programs(self) -> set[psutil.Process]:
+        """The daemon, its server, and what they started."""
+        programs = set()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                is_mps = process.name().startswith(PROGRAMS)
+                if is_mps and process.environ().get(PIPE_FOLDER) == str(self.pipe):
+                    programs |= {process, *process.children(recursive=True)}
+        return programs
 
 
 @contextmanager
 def running(device_uuid: str, logs: Path) -> Iterator[Daemon]:
-    """A daemon that answers. Raises NotInForce if it does not start, or cannot be ended.
-
-    To be entered from the main thread, because the daemon is killed when the entering thread ends.
-    """
-    pipe = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-    daemon = Daemon(device_uuid, pipe, logs.resolve())
-    daemon.logs.mkdir(parents=True, exist_ok=True)
-    with (pipe / "unmarked").open("w") as mark:
-        fcntl.flock(mark, fcntl.LOCK_EX)  # before it bears the name that `sweep` looks for
-        (pipe / "unmarked").rename(pipe / MARK)
-        process = None
-        try:
-            process = _start(daemon)
-            _await_answer(daemon, process)
-            yield daemon
-        finally:
-            with defer_signals():
-                _end(daemon)
-                if process is not None:
-                    process.poll()  # so that Popen knows what `_end` has seen
+    """A daemon that answers, ended on every way out. Raises NotInForce as `start` and `end` do."""
+    daemon = Daemon(device_uuid, logs)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.end()
 
 
 def sweep() -> None:
-    """End what this user's killed conductors left. Whatever bears no mark is let be."""
+    """End daemons and servers that this user's killed runs left. Raises GpuBusy if they live on.
+
+    A pipe folder without our mark, or with one that somebody holds, is left alone.
+    """
     for mark in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*/{MARK}"):
         with suppress(OSError):
-            if {mark.parent.lstat().st_uid, mark.lstat().st_uid} == {os.getuid()}:
-                with mark.open() as held:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    try:
-                        _end(Daemon("", mark.parent, mark.parent))
-                    except NotInForce as error:  # no fault of the cell that comes now
-                        raise GpuBusy(str(error)) from None
-
-
-def _start(daemon: Daemon) -> subprocess.Popen:
-    if len(os.fsencode(daemon.pipe / "control_privileged")) > SOCKET_PATH_LIMIT:
-        raise NotInForce(f"MPS: {daemon.pipe} is too long for a socket; set TMPDIR to a short path")
-    # A limit in the user's shell would silently hold for every client.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-    parent = os.getpid()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = max(soft, min(hard, OPEN_FILES))
-
-    def prepare() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-        end_with_parent(parent)
-
-    with (daemon.logs / "daemon.log").open("ab") as output:
-        return subprocess.Popen(
-            [CONTROL, "-f"],  # -d would leave our process tree
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=inherited | daemon.environment,
-            process_group=0,  # a terminal's Ctrl-C is for the conductor to handle
-            preexec_fn=prepare,
-        )
-
-
-def _await_answer(daemon: Daemon, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            daemon.ask("get_server_list")
-            return
-        except NotInForce as silence:
-            if process.poll() is not None or time.monotonic() > deadline:
-                log = daemon.logs / "control.log"
-                said = log.read_text(errors="replace").strip() if log.exists() else ""
-                words = said.rpartition("\n")[2] or silence
-                raise NotInForce(f"the MPS daemon did not start: {words}") from None
-        time.sleep(0.1)
-
-
-def _end(daemon: Daemon) -> None:
-    """Quit, then SIGTERM, then SIGKILL for the daemon and its server, and the pipe folder goes."""
-    left = _programs(daemon.pipe)
-    if left:
-        with suppress(NotInForce):  # a daemon that cannot be asked is signalled at once
-            daemon.ask(f"quit -t {END_S:.0f}", KILL_S)
-            left = _alive_after(2 * END_S, left)
-    for sent, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(sent)
-        left = _alive_after(seconds, left)
-    if left:
-        raise NotInForce(f"MPS: PIDs {sorted(p.pid for p in left)} outlived SIGKILL")
-    shutil.rmtree(daemon.pipe, ignore_errors=True)
+            if {mark.parent.lstat().st_uid, mark.lstat().st_uid} != {os.getuid()}:
+                continue
+            with mark.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    Daemon("", mark.parent, mark.parent).end()
+                except NotInForce as error:  # no fault of the cell that comes now
+                    raise GpuBusy(str(error)) from None
 
 
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:
-    """Those that have not ended when all have, or the time is up."""
+    """The processes that still live when all have ended, or the time is up."""
     deadline = time.monotonic() + seconds
-    while (left := set(filter(lives, processes))) and time.monotonic() < deadline:
+    while True:
+        alive = {process for process in processes if lives(process)}
+        if not alive or time.monotonic() >= deadline:
+            return alive
         time.sleep(0.05)
-    return left
-
-
-def _programs(pipe: Path) -> set[psutil.Process]:
-    found = set()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            mps = process.name().startswith(PROGRAMS)
-            if mps and process.environ().get(PIPE_FOLDER) == str(pipe):
-                found |= {process, *process.children(recursive=True)}
-    return found

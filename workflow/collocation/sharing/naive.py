@@ -1,14 +1,16 @@
-"""naive: separate processes on one GPU, time-sliced by the driver."""
+"""Method `naive`: separate processes on one GPU, time-sliced by the driver."""
 
 from workflow.collocation.sharing import evidence
-from workflow.collocation.sharing.base import Method, register
-from workflow.collocation.sharing.evidence import Listed, Report, Reports
+from workflow.collocation.sharing.base import Method
+from workflow.collocation.sharing.evidence import ProcessLists, Report, Reports
 
 
 class Naive(Method):
+    """Each job is a process of its own, and nothing is set up."""
+
     family = "naive"
 
-    def processes(self) -> int:
+    def process_count(self) -> int:
         return len(self.spec.members)
 
     def environment(self, member: int) -> dict[str, str]:
@@ -16,24 +18,23 @@ class Naive(Method):
             return {"CUDA_VISIBLE_DEVICES": ""}
         return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
 
-    def witness(self, reports: dict[int, Report]) -> dict:
+    def evidence(self, reports: dict[int, Report]) -> dict:
         if self.device is None:
             members = sorted({report.pid for report in reports.values()})
             return {"verified": True, "device": "cpu", "members": members}
         evidence.require_device("naive", reports, self.device.uuid, self.device)
-        return self.facts(reports, evidence.require_members("naive", self.device, reports))
+        listed = evidence.require_members("naive", self.device, reports)
+        return self.facts(reports, listed)
 
-    def facts(self, reports: Reports, listed: Listed) -> dict:
-        """The evidence, with NVML's lists, which hold the members and nobody else."""
+    def facts(self, reports: Reports, listed: ProcessLists) -> dict:
+        """The record of the evidence, from NVML's process lists, which hold nobody else."""
         members = sorted({report.pid for report in reports.values()})
-        self.names = self.names.union(*map(evidence.processes_of, reports.values()))
-        told = bool(members and listed["compute"]) and listed["mps"] is not None
+        for report in reports.values():
+            self.pids |= evidence.processes_of(report)
+        nvml_answers = bool(listed["compute"]) and listed["mps"] is not None
         return {
-            "verified": told or None,
+            "verified": (bool(members) and nvml_answers) or None,
             "members": members,
             "devices": {member: report.device_uuid for member, report in reports.items()},
             **listed,
         }
-
-
-register(Naive)

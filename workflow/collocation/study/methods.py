@@ -72,8 +72,7 @@ _LIMITED = {
     "mig_1g2x": Bounds(most=4),  # a GPU has memory for 4 that have the double of it
     **{f"mig_{part}": Bounds(most=1) for part in ("7g", "4g", "3g", "2g", "1g")},
 }
-# By name, in the order in which people are told of them. A method of somebody's own is added by
-# sharing.base.register.
+# By name, in the order in which people are told of them.
 METHODS: dict[str, Bounds] = {name: _LIMITED.get(name, Bounds()) for name in ORDER[1:]}
 
 

@@ -1,8 +1,8 @@
-"""gpu.parquet, member.parquet, host.parquet: what the sampler saw over time, as it saw it.
+"""gpu.parquet, member.parquet, host.parquet: the sampler's readings over time, as it took them.
 
-Wide: a row a time (and entity, or member), a typed column a metric, null where missing. Columns
-that are null throughout stay; a table without rows is not written. A column's metadata hold its
-unit and kind.
+A row for each time (and entity, or member), a typed column for each metric, null where missing.
+Columns that are null throughout stay; a table without rows is not written. A column's metadata hold
+its unit and kind.
 """
 
 from pathlib import Path
@@ -14,49 +14,61 @@ import pyarrow.parquet as pq
 from workflow.collocation.record.parquet import arrow, dictionary
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import File, Window
-from workflow.collocation.telemetry.lines import Lines
-from workflow.collocation.telemetry.metrics import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
+from workflow.collocation.telemetry.base import Metric
+from workflow.collocation.telemetry.host import HOST_METRICS, MEMBER_METRICS
+from workflow.collocation.telemetry.lines import SamplerOutput
+from workflow.collocation.telemetry.sources import GPU_METRICS
 
 
-def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
-    """Write the tables that have rows; gives their names with size and hash.
+def write_tables(folder: Path, output: SamplerOutput, windows: list[Window]) -> dict[str, File]:
+    """Write the tables that have rows; returns size and hash by file name.
 
     Times are ns since the first window's start, or since the first row where there is no window.
     """
-    about = {"gpu": (lines.gpu, METRICS), "member": (lines.members, MEMBER_METRICS)}
-    about["host"] = lines.host, HOST_METRICS
-    there = {name: found for name, found in about.items() if found[0]}
-    origin = windows[0].start_ns if windows else min(r[0]["t"] for r, _ in there.values())
-    # Nothing is written before all could be made.
-    tables = {name: _table(name, *found, lines.phases, origin) for name, found in there.items()}
+    groups = {
+        "gpu": (output.gpu, GPU_METRICS),
+        "member": (output.members, MEMBER_METRICS),
+        "host": (output.host, HOST_METRICS),
+    }
+    groups = {name: (rows, metrics) for name, (rows, metrics) in groups.items() if rows}
+    first_row_ns = min((rows[0]["t"] for rows, _ in groups.values()), default=0)
+    origin_ns = windows[0].start_ns if windows else first_row_ns
+    # Nothing is written before all tables could be made.
+    tables = {
+        name: _table(rows, metrics, output.phases, origin_ns)
+        for name, (rows, metrics) in groups.items()
+    }
     for name, table in tables.items():
         pq.write_table(
             table,
             folder / f"{name}.parquet",
             compression="zstd",
             use_dictionary=[n for n in ("phase", "entity", "member") if n in table.schema.names],
-            write_statistics=False,  # a third of so short a file would say what is in it
+            write_statistics=False,  # they would be a third of so short a file
             column_encoding={"t_ns": "DELTA_BINARY_PACKED"},
         )
     return {f"{name}.parquet": File.of(folder / f"{name}.parquet") for name in tables}
 
 
-def _table(name: str, rows: list[dict], metrics: tuple[Metric, ...], phases: list, origin_ns: int):
+def _table(
+    rows: list[dict], metrics: tuple[Metric, ...], phases: list[tuple[int, str]], origin_ns: int
+) -> pa.Table:
     series = Series.of_rows(rows, [metric.name for metric in metrics])
-    began = np.searchsorted([t for t, _ in phases], series.t, side="right") - 1
-    columns = {
-        "t_ns": arrow(series.t - origin_ns, pa.int64()),
-        "phase": dictionary([phases[i][1] if i >= 0 else None for i in began]),
-    }
-    if name == "gpu":
+    starts = [start_ns for start_ns, _ in phases]
+    phase_of_row = np.searchsorted(starts, series.t, side="right") - 1
+    names = [phases[index][1] if index >= 0 else None for index in phase_of_row]
+    columns = {"t_ns": arrow(series.t - origin_ns, pa.int64()), "phase": dictionary(names)}
+    if "e" in rows[0]:
         columns["entity"] = dictionary([row["e"] for row in rows])
-    elif name == "member":
+    elif "m" in rows[0]:
         columns["member"] = arrow(np.array([row["m"] for row in rows]), pa.int16())
-    about = {"t_ns": {"unit": "ns"}}
+    metadata = {"t_ns": {"unit": "ns"}}
     for metric in metrics:
-        about[metric.name] = {"unit": metric.unit, "kind": metric.kind}
+        metadata[metric.name] = {"unit": metric.unit, "kind": metric.kind}
         columns[metric.name] = arrow(series.columns[metric.name], _type(metric))
-    fields = [pa.field(n, column.type, metadata=about.get(n)) for n, column in columns.items()]
+    fields = [
+        pa.field(name, column.type, metadata=metadata.get(name)) for name, column in columns.items()
+    ]
     schema = pa.schema(fields, metadata={"origin_ns": str(origin_ns)})
     return pa.Table.from_arrays(list(columns.values()), schema=schema)
 

@@ -9,16 +9,21 @@ sample is kept, so that the next row covers both times.
 import math
 import time
 import weakref
-from contextlib import suppress
 
 import pynvml
 
-from workflow.collocation.telemetry.metrics import ACTIVITY, METRICS, Metric, Unavailable
+from workflow.collocation.telemetry.base import ActivitySource, Metric, Rates, Unavailable
 
 FIRST_S = 0.2  # between the two samples that show whether the card answers
 LEAST_NS = 100_000_000  # between two samples of a pair
-DOUBT_S = 0.15  # a closer pair in which nothing happened was not refreshed: even asking is traffic
-SCALES = {"1": 1 / 100, "B/s": 2**20, "1/s": 1}  # NVML's unit (%, MiB/s) in ours
+# A closer pair in which nothing happened was not refreshed: even asking is traffic.
+DOUBT_S = 0.15
+SCALES = {"1": 1 / 100, "B/s": 2**20}  # NVML's unit (%, MiB/s) in ours
+# Numbers of NVML_GPM_METRIC_… in nvidia-ml-py. Those of context switches (170 to 174) are left
+# out: they read 0 also where time slices switch (findings/gpm_sees_no_context_switches.sh).
+METRIC_IDS = {"gract": 1, "smact": 2, "smocc": 3, "tenso": 5, "drama": 10}
+METRIC_IDS |= {"fp16": 13, "fp32": 12, "fp64": 11, "integer": 4}
+METRIC_IDS |= {"pcie_tx": 20, "pcie_rx": 21, "nvlink_tx": 61, "nvlink_rx": 60}
 
 
 class _Sample:
@@ -34,86 +39,85 @@ class _Sample:
         self.t_ns = time.monotonic_ns()
 
 
-class Gpm:
-    """GPM of one card. Raises Unavailable where the card or NVML gives no metric of a pair; its
-    other methods raise pynvml.NVMLError.
-
-    entities: "gpu", or "gi:<id>" of a GPU instance under MIG.
-    """
+class Gpm(ActivitySource):
+    """GPM counters of one card. Its methods raise pynvml.NVMLError."""
 
     name = "gpm"
+    METRICS = (
+        Metric("gract", "1", "rate", "share of time with a graphics or compute engine active"),
+        Metric("smact", "1", "rate", "share of time in which an SM had a warp, mean over SMs"),
+        Metric("smocc", "1", "rate", "resident warps over the most that fit, mean over SMs"),
+        Metric("tenso", "1", "rate", "share of cycles with the tensor pipes active"),
+        Metric("drama", "1", "rate", "share of cycles in which device memory moved data"),
+        Metric("fp16", "1", "rate", "share of cycles with the FP16 pipes active"),
+        Metric("fp32", "1", "rate", "share of cycles with the FP32 pipes active"),
+        Metric("fp64", "1", "rate", "share of cycles with the FP64 pipes active"),
+        Metric("integer", "1", "rate", "share of cycles with the integer pipes active"),
+        Metric("pcie_tx", "B/s", "rate", "sent by the GPU over PCIe"),
+        Metric("pcie_rx", "B/s", "rate", "received by the GPU over PCIe"),
+        Metric("nvlink_tx", "B/s", "rate", "sent by the GPU over NVLink"),
+        Metric("nvlink_rx", "B/s", "rate", "received by the GPU over NVLink"),
+    )
 
     def __init__(self, uuid: str, entities: list[str]):
-        self._entities, self._last = entities, {}
+        self._entities = entities
+        self._last: dict[str, _Sample] = {}
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
         try:
             pynvml.nvmlInit()
             self._card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             if not pynvml.nvmlGpmQueryDeviceSupport(self._card).isSupportedDevice:
                 raise Unavailable("the card has no GPM counters (Hopper and newer have)")
-            begin = self.open()
+            begin = self.sample()
             time.sleep(FIRST_S)
-            end = self.open()
+            spans = self.rates_between(begin, self.sample())
         except pynvml.NVMLError as error:
             raise Unavailable(f"GPM fails ({error})") from None
-        self._metrics = [m for m in METRICS if m.gpm and self._knows(m, begin["gpu"], end["gpu"])]
-        if not self.span(begin, end):
+        if not spans:
             raise Unavailable("GPM gives no metric of two samples")
 
-    def tick(self) -> dict[str, dict[str, float | None]]:
-        """Entity → rates since the tick before; {} at the first, an entity missing when unknown."""
+    def read_rates(self) -> dict[str, Rates]:
         rates = {}
         for entity in self._entities:
             older = self._last.get(entity)
             if older is not None and time.monotonic_ns() - older.t_ns < LEAST_NS:
                 continue
             newer = _Sample(self._card, entity)
-            if older and (found := self._rates(older, newer)):
-                rates[entity] = found
+            if older and (pair := self._rates(older, newer)):
+                rates[entity] = pair
             if older is None or entity in rates:
                 self._last[entity] = newer
         return rates
 
-    def open(self) -> dict[str, _Sample]:
-        """A sample of every entity: an end of spans."""
+    def sample(self) -> dict[str, _Sample]:
         return {entity: _Sample(self._card, entity) for entity in self._entities}
 
-    def span(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
-        """Entity → {"v", "start_ns", "end_ns"}: rates between two `open`s, from one pair."""
-        return {
-            entity: {"start_ns": begin[entity].t_ns, "end_ns": newer.t_ns, "v": found}
-            for entity, newer in end.items()
-            if (found := self._rates(begin[entity], newer))
-        }
+    def rates_between(self, begin: dict[str, _Sample], end: dict[str, _Sample]) -> dict[str, dict]:
+        spans = {}
+        for entity, newer in end.items():
+            older = begin[entity]
+            if rates := self._rates(older, newer):
+                spans[entity] = {"start_ns": older.t_ns, "end_ns": newer.t_ns, "v": rates}
+        return spans
 
     def close(self) -> None:
         self._last = {}
 
-    def _knows(self, metric: Metric, older: _Sample, newer: _Sample) -> bool:
-        """Of a metric that it does not know, an older driver may refuse the whole call."""
-        with suppress(pynvml.NVMLError):
-            return bool(self._evaluate([metric], older, newer))
-        return False
-
-    def _rates(self, older: _Sample, newer: _Sample) -> dict | None:
-        """All metrics of a pair; None where it says nothing."""
-        rates = self._evaluate(self._metrics, older, newer)
-        seconds = (newer.t_ns - older.t_ns) / 1e9
-        if rates.get("ctxsw_requests") is not None:  # a count over the pair
-            rates["ctxsw_requests"] /= seconds
-        unknown = all(rates.get(name) is None for name in ACTIVITY)
-        return None if unknown or (seconds < DOUBT_S and not any(rates.values())) else rates
-
-    def _evaluate(self, metrics: list[Metric], older: _Sample, newer: _Sample) -> dict:
-        """A value for each metric of this pair; None for one that NVML does not give, or as NaN."""
+    def _rates(self, older: _Sample, newer: _Sample) -> Rates | None:
+        """All metrics of a pair of samples, None for one that NVML does not give, or as NaN; None
+        where the pair says nothing.
+        """
         request = self._request
-        request.numMetrics = len(metrics)
+        request.numMetrics = len(self.METRICS)
         request.sample1, request.sample2 = older.buffer, newer.buffer
-        for metric, asked in zip(metrics, request.metrics, strict=False):
-            asked.metricId, asked.nvmlReturn = metric.gpm, pynvml.NVML_ERROR_UNKNOWN
+        for metric, entry in zip(self.METRICS, request.metrics, strict=False):
+            entry.metricId, entry.nvmlReturn = METRIC_IDS[metric.name], pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
-        rates = dict.fromkeys(metric.name for metric in metrics)
-        for metric, told in zip(metrics, request.metrics, strict=False):
-            if told.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(told.value):
-                rates[metric.name] = told.value * SCALES[metric.unit]
-        return rates
+        rates: Rates = dict.fromkeys(METRIC_IDS)
+        for metric, entry in zip(self.METRICS, request.metrics, strict=False):
+            if entry.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(entry.value):
+                rates[metric.name] = entry.value * SCALES[metric.unit]
+        if all(rates[metric.name] is None for metric in self.METRICS if metric.unit == "1"):
+            return None
+        close = (newer.t_ns - older.t_ns) / 1e9 < DOUBT_S
+        return None if close and not any(rates.values()) else rates

@@ -1,87 +1,110 @@
-"""What the members' processes and the machine use: CPU, memory, I/O."""
+"""CPU, memory and I/O of the members' processes, and of the whole machine."""
 
 import time
 from contextlib import suppress
 
 import psutil
 
-LOOKS = ["pid", "cpu_times", "io_counters", "memory_info", "status"]
+from workflow.collocation.telemetry.base import Metric
+
+# Of a member: its process and those that it started.
+MEMBER_METRICS = (
+    Metric("cpu", "1", "rate", "CPU cores in use"),
+    Metric("rss", "B", "gauge", "resident memory"),
+    Metric("read", "B/s", "rate", "read from storage"),
+    Metric("write", "B/s", "rate", "written to storage"),
+    Metric("gpu_memory", "B", "gauge", "device memory, as NVML lists it"),
+)
+HOST_METRICS = (
+    Metric("cpu_busy", "1", "rate", "CPU cores in use, by whomever"),
+    Metric("memory_used", "B", "gauge", "memory in use, by whomever"),
+)
+ATTRIBUTES = ["pid", "cpu_times", "io_counters", "memory_info", "status"]
 
 
-class Rates:
-    """Growth of counters per second since the call before; None where one was not known."""
+class CounterRates:
+    """Growth of counters per second since the call before; None where a counter was not known."""
 
     def __init__(self):
         self._before: tuple[int, dict[str, float | None]] | None = None
 
-    def since(self, now: int, counters: dict[str, float | None]) -> dict[str, float | None]:
-        (then, before), self._before = self._before or (now, {}), (now, counters)
-        return {
-            name: None
-            if None in (value, before.get(name))
-            else max(0.0, value - before[name]) / ((now - then) / 1e9)
-            for name, value in counters.items()
-        }
+    def update(self, t_ns: int, counters: dict[str, float | None]) -> dict[str, float | None]:
+        """The rates up to this time (monotonic ns)."""
+        before_ns, before = self._before or (t_ns, {})
+        self._before = t_ns, counters
+        rates: dict[str, float | None] = {}
+        for name, value in counters.items():
+            if value is None or before.get(name) is None:
+                rates[name] = None
+            else:
+                rates[name] = max(0.0, value - before[name]) / ((t_ns - before_ns) / 1e9)
+        return rates
 
 
-class Members:
+class MemberProcesses:
     """All members of a cell, each with the processes that it started.
 
-    A process's CPU time and I/O hold those of the children that it has waited for, so nothing is
-    lost of a loader worker that came and went between two looks.
+    A process's CPU time and I/O include those of the children that it has waited for, so nothing is
+    lost of a loader worker that came and went between two readings.
     """
 
     def __init__(self):
-        self._members: dict[int, tuple[int, Rates]] = {}  # by PID
+        self._members: dict[int, tuple[int, CounterRates]] = {}  # PID → member, its rates
 
     def watch(self, pids: dict[int, int]) -> None:
-        """Look at these members, by index, from now on."""
-        known = self._members
-        self._members = {pid: known.get(pid, (member, Rates())) for member, pid in pids.items()}
+        """Read these members from now on, and no others; pids: by member."""
+        before = self._members
+        self._members = {
+            pid: before.get(pid, (member, CounterRates())) for member, pid in pids.items()
+        }
 
     def rows(self, gpu_memory: dict[int, int]) -> list[tuple[int, int, dict]]:
         """(time, member, values) of each member that has not ended; gpu_memory: bytes by PID."""
         rows = []
         for root, processes in self._trees().items():
-            (member, rates), now, looks = self._members[root], time.monotonic_ns(), []
+            (member, rates), t_ns = self._members[root], time.monotonic_ns()
+            readings = []
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
-                    looks.append(process.as_dict(LOOKS))  # None for what is refused
-            alive = {of["pid"]: of for of in looks if of["status"] != psutil.STATUS_ZOMBIE}
-            if root not in alive:
+                    readings.append(process.as_dict(ATTRIBUTES))  # None for what is refused
+            alive = [r for r in readings if r["status"] != psutil.STATUS_ZOMBIE]
+            pids = {reading["pid"] for reading in alive}
+            if root not in pids:
                 continue
-            counters = {"cpu": sum(sum(of["cpu_times"][:4]) for of in looks)}
+            counters = {"cpu": sum(sum(reading["cpu_times"][:4]) for reading in readings)}
             for name in ("read", "write"):
-                moved = [getattr(of["io_counters"], f"{name}_bytes", None) for of in looks]
+                moved = [getattr(r["io_counters"], f"{name}_bytes", None) for r in readings]
                 counters[name] = None if None in moved else sum(moved)
             sizes = {
-                "rss": sum(of["memory_info"].rss for of in alive.values()),
-                "gpu_memory": sum(gpu_memory.get(pid, 0) for pid in alive) or None,
+                "rss": sum(reading["memory_info"].rss for reading in alive),
+                "gpu_memory": sum(gpu_memory.get(pid, 0) for pid in pids) or None,
             }
-            rows.append((now, member, rates.since(now, counters) | sizes))
+            rows.append((t_ns, member, rates.update(t_ns, counters) | sizes))
         return rows
 
     def _trees(self) -> dict[int, list[psutil.Process]]:
-        """The processes of each member, by its PID: one look at the machine's serves them all."""
-        there = {p.pid: p for p in psutil.process_iter(["ppid"])} if self._members else {}
+        """The processes of each member, by its PID, from one listing of the machine's."""
+        if not self._members:
+            return {}
+        processes = {process.pid: process for process in psutil.process_iter(["ppid"])}
         trees: dict[int, list] = {pid: [] for pid in self._members}
-        for pid, process in there.items():
-            while pid in there and pid not in trees:
-                pid = there[pid].info["ppid"]
+        for pid, process in processes.items():
+            while pid in processes and pid not in trees:
+                pid = processes[pid].info["ppid"]
             if pid in trees:
                 trees[pid].append(process)
         return trees
 
 
-class Machine:
-    """The whole machine, also in a container."""
+class HostUsage:
+    """CPU and memory of the whole machine, also in a container."""
 
     def __init__(self):
-        self._rates = Rates()
+        self._rates = CounterRates()
 
     def row(self) -> tuple[int, dict[str, float | None]]:
         """(time, values): cores busy since the call before; sizes now."""
-        now, times, memory = time.monotonic_ns(), psutil.cpu_times(), psutil.virtual_memory()
+        t_ns, times, memory = time.monotonic_ns(), psutil.cpu_times(), psutil.virtual_memory()
         # Guest times are within user's; a hypervisor's `steal` is not our use.
         busy = times.user + times.nice + times.system + times.irq + times.softirq
-        return now, self._rates.since(now, {"cpu_busy": busy}) | {"memory_used": memory.used}
+        return t_ns, self._rates.update(t_ns, {"cpu_busy": busy}) | {"memory_used": memory.used}

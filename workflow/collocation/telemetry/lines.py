@@ -1,4 +1,4 @@
-"""The sampler's file of JSON lines, read back as lists of rows by kind."""
+"""The sampler's output, a file of JSON lines, read back as lists of rows by kind."""
 
 import json
 from dataclasses import dataclass, field
@@ -6,11 +6,13 @@ from pathlib import Path
 
 
 @dataclass
-class Lines:
-    """All lines of one sampler; a line's "k" names the field here that it belongs to.
+class SamplerOutput:
+    """All lines of one sampler, in order of time; a line's "k" names its field here.
 
-    Rows of a kind are ordered by their time. phases: when each phase of the cell began (ns), which
-    the conductor knows. problem: a sentence, why they may be incomplete.
+    head, end: its first and its last line. gpu, members, host: readings. marks: a window's ends,
+    with the energy counter. spans: rates between two samples. seen: PIDs on the card whenever they
+    changed. errors: what failed. phases: when each phase of the cell began (ns), from the
+    conductor. problem: why lines may be missing, as a sentence.
     """
 
     head: dict = field(default_factory=dict)
@@ -26,21 +28,21 @@ class Lines:
     problem: str | None = None
 
 
-def read(path: Path) -> Lines:
-    """The lines of a file that may be missing or cut; never raises."""
-    lines = Lines()
+def read_output(path: Path) -> SamplerOutput:
+    """Read the sampler's file, which may be missing or cut. Never raises."""
+    output = SamplerOutput()
     try:
         for line in path.read_bytes().splitlines():
             row = json.loads(line)
-            of = getattr(lines, row.pop("k"))
-            of.append(row) if isinstance(of, list) else of.update(row)
+            rows = getattr(output, row.pop("k"))
+            rows.append(row) if isinstance(rows, list) else rows.update(row)
     except (OSError, ValueError) as error:
-        lines.problem = f"the sampler's output cannot be read on: {one_line(error)}"
-    if not (lines.problem or lines.end):
-        lines.problem = "the sampler did not end as it should"
-    return lines
+        output.problem = f"the sampler's output cannot be read on: {one_line(error)}"
+    if not (output.problem or output.end):
+        output.problem = "the sampler did not end as it should"
+    return output
 
 
 def one_line(error: Exception) -> str:
-    """What kind of error, and what it says."""
+    """An error's class and message."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]

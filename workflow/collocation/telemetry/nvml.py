@@ -1,22 +1,33 @@
-"""What plain NVML tells of a card: gauges and counters, and who computes on it.
+"""Plain NVML readings of a card: gauges, the energy counter, and the processes on it.
 
-A sampler asks ten times a second and each call goes to the driver, so what NVML can give as field
-values is read in one call.
+A sampler asks ten times a second and each call goes to the driver, so the values that NVML offers
+as fields are read in one call.
 """
 
 from contextlib import suppress
 
 import pynvml
 
-from workflow.collocation.telemetry.metrics import METRICS
+from workflow.collocation.gpu.nvidia import process_memory
+from workflow.collocation.telemetry.base import Metric
 
-COLUMNS = [metric.name for metric in METRICS if metric.gpm is None]
-# Column → field id, and what one of its units is in ours.
+METRICS = (
+    Metric("gpu_util", "1", "gauge", "share of time in which any kernel ran"),
+    Metric("memory_util", "1", "gauge", "share of time in which device memory was read or written"),
+    Metric("memory_used", "B", "gauge", "device memory in use, by whomever"),
+    Metric("power", "W", "gauge", "power of the board"),
+    Metric("energy", "J", "counter", "energy of the board since the driver was loaded"),
+    Metric("temperature", "C", "gauge", "temperature of the GPU"),
+    Metric("sm_clock", "MHz", "gauge", "clock of the SMs"),
+    Metric("memory_clock", "MHz", "gauge", "clock of the device memory"),
+    Metric("throttle", "bitmask", "gauge", "clocks event reasons, what holds the clocks down"),
+)
+# Metric → NVML field id, and NVML's unit in ours.
 FIELDS = {
     "power": (pynvml.NVML_FI_DEV_POWER_INSTANT, 1e-3),
     "energy": (pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, 1e-3),
 }
-# Where a field's value lies in NVML's union, by its type (NVML_VALUE_TYPE_…).
+# Member of NVML's union that holds a field's value, by its type (NVML_VALUE_TYPE_…).
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 CALLS = {
     "power": lambda card: pynvml.nvmlDeviceGetPowerUsage(card) / 1000,  # older drivers: no field
@@ -28,22 +39,18 @@ CALLS = {
     "memory_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_MEM),
     "throttle": lambda card: pynvml.nvmlDeviceGetCurrentClocksEventReasons(card),
 }
-LISTS = {
-    "compute": lambda card: pynvml.nvmlDeviceGetComputeRunningProcesses(card),
-    "mps": lambda card: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card),
-}
 
 
-class Card:
+class NvmlCard:
     """One GPU. Raises pynvml.NVMLError where NVML or the card is not there."""
 
     def __init__(self, uuid: str):
         pynvml.nvmlInit()
         self.handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
-    def read(self) -> dict[str, float | None]:
-        """COLUMNS, in our units; None where the card does not answer."""
-        values = dict.fromkeys(COLUMNS) | self._fields(*FIELDS)
+    def read_values(self) -> dict[str, float | None]:
+        """A value for each of METRICS, in its unit; None where the card does not answer."""
+        values = dict.fromkeys(metric.name for metric in METRICS) | self._fields(*FIELDS)
         for name, call in CALLS.items():
             if values[name] is None:
                 with suppress(pynvml.NVMLError):
@@ -55,27 +62,17 @@ class Card:
         return self._fields("energy").get("energy")
 
     def processes(self) -> dict[str, dict[int, int] | None]:
-        """Who computes on the card, "compute" and "mps": PID → bytes, 0 where not told.
-
-        A list is None where NVML does not give it. In a container PIDs may be the host's.
-        """
-        found: dict[str, dict | None] = dict.fromkeys(LISTS)
-        for name, call in LISTS.items():
-            with suppress(pynvml.NVMLError):
-                entries, memory = call(self.handle), {}
-                for entry in entries:  # once for each part of a partitioned card
-                    memory[entry.pid] = memory.get(entry.pid, 0) + (entry.usedGpuMemory or 0)
-                found[name] = memory
-        return found
+        """Device memory in bytes by PID; see nvidia.process_memory."""
+        return process_memory(self.handle)
 
     def _fields(self, *names: str) -> dict[str, float]:
-        """Those of these field values that the card gives, in one call."""
-        ids = [FIELDS[name][0] for name in names]
+        """The fields among these that the card gives, in one call."""
+        values: dict[str, float] = {}
         with suppress(pynvml.NVMLError):
+            ids = [FIELDS[name][0] for name in names]
             answers = pynvml.nvmlDeviceGetFieldValues(self.handle, ids)
-            return {
-                name: getattr(answer.value, TYPES[answer.valueType]) * FIELDS[name][1]
-                for name, answer in zip(names, answers, strict=True)
-                if answer.nvmlReturn == pynvml.NVML_SUCCESS
-            }
-        return {}
+            for name, answer in zip(names, answers, strict=True):
+                if answer.nvmlReturn == pynvml.NVML_SUCCESS:
+                    value = getattr(answer.value, TYPES[answer.valueType])
+                    values[name] = value * FIELDS[name][1]
+        return values

@@ -1,4 +1,4 @@
-"""The conductor's side of the sampler: starts it, tells it what goes on, ends it, and what it saw.
+"""The conductor's side of the sampler: starts it, sends it commands, ends it, reads its output.
 
 Nothing here waits for the sampler but see_idle() and end(), some seconds at worst, and nothing that
 goes wrong with it costs a cell its result: it is a sentence in `problem`.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from workflow.collocation import ROOT
 from workflow.collocation.record.values import File, Telemetry, Window
-from workflow.collocation.telemetry.lines import Lines, one_line, read
+from workflow.collocation.telemetry.lines import SamplerOutput, one_line, read_output
 
 PROGRAM = "workflow.collocation.telemetry.sampler"
 SLOW_HZ = 2.0  # for members, machine and the card's lists of processes
@@ -28,12 +28,12 @@ LINGER_S = 0.2  # for a window's last readings: energy and activity move in step
 
 
 class Watch:
-    """One sampler, from construction to end(); leaving the context ends it too.
+    """One sampler process, from construction to end(); leaving the context ends it too.
 
-    folder: where its lines go until they are read. log: file that takes what it prints. config:
-    "source" and "hz" as a study's config has them; "gpu", the card's UUID, None without;
-    "entities", "gpu" and, under MIG, "gi:<id>"; "cores", where it may run, None for anywhere. To be
-    made on the main thread: the kernel kills the sampler when that ends.
+    folder: for its output until that is read. log: file for what it prints. config: "source" and
+    "hz" as a study's config has them; "gpu": UUID of the card, None without; "entities": "gpu" and,
+    under MIG, "gi:<id>"; "cores": where it may run, None for anywhere. To be made on the main
+    thread: the kernel kills the sampler when that ends.
 
     problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
     window has closed, for its last readings.
@@ -45,13 +45,13 @@ class Watch:
         self.linger_s = 0.0 if self.off else LINGER_S
         self.process: subprocess.Popen | None = None
         self._idle = ("gpu", IDLE_ROWS) if config["gpu"] else ("host", 1)
-        self._output, self._log = folder / "telemetry.jsonl", log
-        self._lines: Lines | None = None
+        self._path, self._log = folder / "telemetry.jsonl", log
+        self._output: SamplerOutput | None = None
         self._phases = [(time.monotonic_ns(), "idle")]
         if self.off:
             return
-        output = str(self._output.resolve())
-        config = {**config, "output": output, "slow_hz": SLOW_HZ, "parent": os.getpid()}
+        path = str(self._path.resolve())
+        config = {**config, "output": path, "slow_hz": SLOW_HZ, "parent": os.getpid()}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, json.dumps(config)],
@@ -70,73 +70,78 @@ class Watch:
         self.end()
 
     def see_idle(self) -> None:
-        """Wait until card or machine has been seen without members for a moment."""
-        (kind, least), began_ns = self._idle, self._phases[0][0]
-        until = began_ns / 1e9 + (0 if self.off else IDLE_S)
-        while time.monotonic() < until and self.rows(kind) < least:
+        """Wait until card or machine was read without members for a moment, IDLE_S at most."""
+        if self.off:
+            return
+        kind, row_count = self._idle
+        deadline = self._phases[0][0] / 1e9 + IDLE_S
+        while time.monotonic() < deadline and self._rows_written(kind) < row_count:
             time.sleep(0.02)
 
     def members(self, pids: dict[int, int]) -> None:
-        """The members' PIDs by index; these and no others are looked at from now on."""
+        """Read these members and no others from now on; pids: by index."""
         self._send(members=pids)
 
     def phase(self, name: str) -> None:
-        """The cell's phase from now on; before the first it is "idle"."""
+        """Note the cell's phase from now on; before the first it is "idle"."""
         self._phases.append((time.monotonic_ns(), name))
 
     def open(self, window: str) -> None:
+        """Have the sampler take the readings of a window's start."""
         self._send(open=window)
 
     def close(self, window: str) -> None:
+        """Have the sampler take the readings of a window's end."""
         self._send(close=window)
 
-    def rows(self, kind: str) -> int:
-        """How many rows of a kind, such as "gpu", it has written by now."""
+    def _rows_written(self, kind: str) -> int:
         with suppress(OSError):
-            return self._output.read_bytes().count(f'{{"k":"{kind}"'.encode())
+            return self._path.read_bytes().count(f'{{"k":"{kind}"'.encode())
         return 0
 
-    def end(self) -> Lines:
-        """End the sampler, and all that it wrote. The second call gives the same again.
+    def end(self) -> SamplerOutput:
+        """End the sampler, and read its output; a second call returns the same.
 
-        Bounded: END_S for it to quit, KILL_S after SIGKILL.
+        Takes END_S for it to quit, and KILL_S after SIGKILL, at most.
         """
-        if self._lines is None and self.process is None:
-            self._lines = Lines()
-        elif self._lines is None:
-            self.process.stdin.close()  # by which it knows
-            try:
-                if code := self.process.wait(END_S):
-                    said = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2][:300]
-                    self.problem = f"the sampler ended too early: exit code {code} {said}".strip()
-            except subprocess.TimeoutExpired:
-                self.problem = self.problem or "the sampler did not end when told to; it was killed"
-                os.killpg(self.process.pid, signal.SIGKILL)
-                with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left behind
-                    self.process.wait(KILL_S)
-            self._lines = read(self._output)
-            self._lines.phases = self._phases
-            self._lines.problem = self.problem = self.problem or self._lines.problem
-        return self._lines
+        if self._output is not None:
+            return self._output
+        if self.process is None:
+            self._output = SamplerOutput()
+            return self._output
+        self.process.stdin.close()  # which it takes as the command to end
+        try:
+            if code := self.process.wait(END_S):
+                words = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2][:300]
+                self.problem = f"the sampler ended too early: exit code {code} {words}".strip()
+        except subprocess.TimeoutExpired:
+            self.problem = self.problem or "the sampler did not end when told to; it was killed"
+            os.killpg(self.process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left behind
+                self.process.wait(KILL_S)
+        self._output = read_output(self._path)
+        self._output.phases = self._phases
+        self._output.problem = self.problem = self.problem or self._output.problem
+        return self._output
 
     def account(
-        self, folder: Path, windows: list[Window], say: Callable[[str], None], **about
+        self, folder: Path, windows: list[Window], say: Callable[[str], None], **facts
     ) -> tuple[Telemetry, list[str], dict[str, File]]:
-        """End the sampler; the record's `telemetry`, and what is to add to its `flags` and `files`.
+        """End the sampler; returns the record's `telemetry`, and additions to `flags` and `files`.
 
-        folder: for the files. say: takes the traceback of what goes wrong in here. about: what
-        Summary is to know of the cell. Raises OSError where the files cannot be written.
+        folder: for the files. say: takes the traceback of an error in here. facts: further
+        arguments of TelemetrySummary. Raises OSError where the files cannot be written.
         """
         if self.off:
             return Telemetry(status="off"), [], {}
-        lines = self.end()
+        output = self.end()
         try:
-            # Arrow, which the conductor imports while the fork server starts
-            from workflow.collocation.telemetry import files
-            from workflow.collocation.telemetry.summary import Summary
+            # Arrow, which the conductor imports while the fork server starts.
+            from workflow.collocation.telemetry.files import write_tables
+            from workflow.collocation.telemetry.summary import TelemetrySummary
 
-            telemetry, flags = Summary(lines, windows, **about).telemetry()
-            return telemetry, flags, files.write(folder, lines, windows)
+            telemetry, flags = TelemetrySummary(output, windows, **facts).telemetry()
+            return telemetry, flags, write_tables(folder, output, windows)
         except OSError:
             raise
         except Exception as error:
@@ -145,9 +150,9 @@ class Watch:
             return telemetry, ["telemetry_incomplete"], {}
 
     def _send(self, **command) -> None:
-        """One command, as a whole or not at all: a pipe takes what is this short in one piece."""
+        """Send one command, as a whole or not at all: a pipe takes so short a line in one piece."""
         if self.problem is None and self.process is not None:
             try:
                 os.write(self.process.stdin.fileno(), json.dumps(command).encode() + b"\n")
-            except OSError as error:  # it is gone, or does not read its commands
+            except OSError as error:  # it has ended, or does not read its commands
                 self.problem = f"the sampler cannot be reached: {error}"
