@@ -122,7 +122,7 @@ CASES = {
 }
 
 
-WRAPPED = [(case, how) for case in ("sgd", "the hook, no torch") for how in ("python", "shell")]
+WRAPPED = [("sgd", "python"), ("the hook, no torch", "shell")]
 
 
 @pytest.mark.parametrize(("case", "wrapped"), [*((case, "") for case in CASES), *WRAPPED])
