@@ -192,7 +192,7 @@ class Server:
             if not data:  # without `exited`: the server has died
                 time.sleep(RUN_ENDS_S)
                 return events + self._lose(member)
-            *lines, member.rest = (member.rest + data).split(b"\n")
+            *lines, member.partial_line = (member.partial_line + data).split(b"\n")
             for line in lines:
                 if member.gone:  # one on a stream says so itself; that of its process follows
                     break
