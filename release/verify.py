@@ -58,7 +58,10 @@ def verified(study: Path) -> list[Line]:
     if not any((study / name).exists() for name in (MANIFEST, RAW)):
         return [Line(lists, [manifest.unsealed(study)])]
     try:
-        derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)
+        derived_list, raw_list = (
+            manifest.read_list(study / MANIFEST),
+            manifest.read_list(study / RAW),
+        )
         found, root = manifest.digests(study), manifest.root(study)
     except (OSError, ValueError) as error:
         return [Line(lists, [one_line(error)])]
@@ -84,10 +87,14 @@ def rebuilt(study: Path, found: Mapping[str, str]) -> list[Line]:
 
 def raw(study: Path, found: Mapping[str, str]) -> list[Line]:
     """A line for each attempt that is wrong, one for the rest."""
-    checked = list(checks.examined(study, found))
-    wrong = [Line(f"raw files of cell {one.attempt}", one.wrong) for one in checked if one.wrong]
+    checked = list(checks.check_attempts(study, found))
+    wrong = [
+        Line(f"raw files of cell {check.attempt}", check.problems)
+        for check in checked
+        if check.problems
+    ]
     counted = f"{len(checked)} attempts: rates and telemetry follow from readings" * (not wrong)
-    return [*wrong, Line("raw files", checks.across(study, checked, found), counted)]
+    return [*wrong, Line("raw files", checks.check_study(study, checked, found), counted)]
 
 
 def derived(study: Path, names: Sequence[str]) -> list[Line]:
@@ -119,7 +126,7 @@ def lay(study: Path, there: Path) -> None:
     for name in ("cells", "datasets", PLAN, "mig_layouts.json", NOT_RUN, RAW):
         if (study / name).exists():
             (there / name).symlink_to((study / name).resolve())
-    lines = (f"results/{there.name}/{record}" for record in manifest.listed(study))
+    lines = (f"results/{there.name}/{record}" for record in manifest.analysed_records(study))
     manifest.write_lines(there / RUNS, lines)
 
 

@@ -88,7 +88,7 @@ def forge(folder: Path, attempt: Attempt, how, **columns) -> None:
             record["files"][name]["sha256"] = digest
 
     change(path, both)
-    manifest.write(folder, manifest.digests(folder))
+    manifest.write_lists(folder, manifest.digests(folder))
 
 
 def wrong(folder: Path) -> list[str]:
@@ -225,14 +225,14 @@ def trimmed(window, _):
 def test_slices_are_as_many_and_as_long_as_the_spec_says(tmp_path, how, said):
     folder = shutil.copytree(SOURCE / INTERLEAVED.folder, tmp_path / INTERLEAVED.folder)
     digests = {path.name: manifest.sha256(path) for path in folder.iterdir() if path.is_file()}
-    assert checks.examine(tmp_path, INTERLEAVED, digests).wrong == []
+    assert checks.check_attempt(tmp_path, INTERLEAVED, digests).problems == []
 
     def both(record: dict) -> None:
         window, member = record["windows"][0], record["members"][0]
         how(window, member["windows"][window["name"]])
 
     change(folder / "run.json", both)
-    found = checks.examine(tmp_path, INTERLEAVED, digests).wrong
+    found = checks.check_attempt(tmp_path, INTERLEAVED, digests).problems
     assert any(said in line for line in found), found
 
 
@@ -412,7 +412,7 @@ def test_what_does_not_belong_is_named_and_left_out(tmp_path):
         change(source / "cells" / cell / "r1" / "a1" / "run.json", how)
     sealed = manifest.digests(source)
     sealed[f"cells/{MEASURED_ONCE[4]}/r1/a1/gpu.parquet"] = "0" * 64
-    (source / "raw.sha256").write_text(manifest.text(sealed))
+    (source / "raw.sha256").write_text(manifest.list_text(sealed))
     done = merge(source, tmp_path / "results", "study=ladder")
     lines = done.stderr.splitlines()
     for cell, (_, said) in zip(MEASURED_ONCE, MISFITS, strict=False):
@@ -461,7 +461,7 @@ class Sealed:
         (self.study / manifest.RAW).unlink()
 
     def right(self) -> bool:
-        return bool(manifest.read(self.study / manifest.MANIFEST))
+        return bool(manifest.read_list(self.study / manifest.MANIFEST))
 
 
 class Packed:
