@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from workflow.collocation.gpu.lock import Busy, folder_lock
-from workflow.collocation.process_lifetime import ENDING
+from workflow.collocation.process_lifetime import END_SIGNALS
 
 PREFIX = "gpu-study-scratch-"
 
@@ -23,7 +23,7 @@ def scratch() -> Iterator[None]:
 
     Also removes such folders of killed processes, whose locks are free.
     """
-    for number in ENDING:
+    for number in END_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _end)
     for abandoned in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
@@ -47,8 +47,8 @@ def scratch() -> Iterator[None]:
 
 def _end(number: int, _frame: object) -> None:
     """Exit with a signal's code and remove temporary files; further signals are ignored."""
-    for ending in ENDING:
-        signal.signal(ending, signal.SIG_IGN)
+    for end_signal in END_SIGNALS:
+        signal.signal(end_signal, signal.SIG_IGN)
     for worker in multiprocessing.active_children():
         worker.kill()
     sys.exit(128 + number)

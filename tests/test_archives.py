@@ -190,7 +190,7 @@ def interrupted(temporary):
     return interrupt
 
 
-@pytest.mark.parametrize("number", scratch.ENDING)
+@pytest.mark.parametrize("number", scratch.END_SIGNALS)
 def test_a_signal_leaves_no_temporary_files(interrupted, temporary, number):
     assert interrupted(number) == 128 + number
     assert not list(temporary.iterdir())

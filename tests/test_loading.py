@@ -26,7 +26,7 @@ from workflow.collocation.record import step_times
 from workflow.collocation.record.values import Window
 from workflow.collocation.run import waiting
 from workflow.collocation.run.loader import SharedLoader
-from workflow.collocation.run.outcome import Tracked
+from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.sharing.evidence import NotInForce
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.grid import expand
@@ -103,7 +103,7 @@ def test_a_loader_has_the_workers_and_cores_of_all_and_is_no_member():
     loader = SharedLoader(specs)
     assert loader.spec["input"]["workers"] == 6 and loader.spec["cores"] == [0, 1, 2]
     assert len({*specs[0]["feed"]["ports"]}) == 4 and specs[1]["feed"] == loader.spec["feed"]
-    its = Tracked(loader.spec["member"], "", 0)
+    its = TrackedMember(loader.spec["member"], "", 0)
     loader.start(SimpleNamespace(start=lambda specs, log: [its]), Path())
     loader.require()
     its.see({"event": "exited", "code": None, "signal": 9, "t": 1})

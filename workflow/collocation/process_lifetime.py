@@ -1,4 +1,4 @@
-"""Which processes end together: parents and children, signals that end, whole process trees."""
+"""Which processes end together: parents and children, signals that end, and process trees."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # ask a process to end
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # ask a process to end
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
@@ -35,14 +35,14 @@ def end_with_starter() -> None:
         end_with_parent(int(parent))
 
 
-def lives(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
     """Whether a process runs; a zombie does not, which a container may never reap."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, by SIGSTOP or a debugger."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() in STOPPED
@@ -52,12 +52,12 @@ def stopped(pid: int) -> bool:
 MEMBERS: set[int] = set()  # PIDs of training processes, children of a fork server
 
 
-def offspring() -> list[psutil.Process]:
+def all_descendants() -> list[psutil.Process]:
     """Every process that was started by this one or by its members, directly or not."""
-    return psutil.Process().children(recursive=True) + trees(MEMBERS)
+    return psutil.Process().children(recursive=True) + process_trees(MEMBERS)
 
 
-def trees(pids: Iterable[int]) -> list[psutil.Process]:
+def process_trees(pids: Iterable[int]) -> list[psutil.Process]:
     """The processes with these PIDs, as far as they exist, and all their descendants."""
     processes = []
     for pid in pids:
@@ -69,7 +69,7 @@ def trees(pids: Iterable[int]) -> list[psutil.Process]:
 
 def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
     """Signal a process, all its descendants, and its process group."""
-    for process in trees([pid]):
+    for process in process_trees([pid]):
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
     with suppress(ProcessLookupError):
@@ -88,7 +88,7 @@ def defer_signals() -> Iterator[None]:
     received: list[int] = []
     handlers = {
         number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in ENDING
+        for number in END_SIGNALS
     }
     try:
         yield

@@ -22,7 +22,7 @@ from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import cores
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.gpu.nvml_subprocess import Silent
-from workflow.collocation.process_lifetime import ENDING, MEMBERS, end_with_parent
+from workflow.collocation.process_lifetime import END_SIGNALS, MEMBERS, end_with_parent
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import (
     FAULTS,
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("job", type=Path, help="the job's file, as results/<study>/jobs holds them")
     path = parser.parse_args(argv).job
     end_with_parent(os.getppid(), signal.SIGTERM)  # if Snakemake's job ends: to clean up
-    for number in ENDING:
+    for number in END_SIGNALS:
         signal.signal(number, _interrupt)
     # The start of Python and the imports are part of what the cell takes.
     began = time.monotonic() - time.process_time()
@@ -264,12 +264,9 @@ class CellRun:
                 **self.task.telemetry.model_dump(),
             }
             watch = stack.enter_context(Watch(scratch, log / "sampler.log", sampler_config))
+            task = self.task
             server = Server(
-                log / "server.log",
-                self.task.trainer,
-                self.task.preloaded,
-                timeouts["build"],
-                lock,
+                log / "server.log", task.trainer, task.preloaded, timeouts["build"], lock
             )
             stack.enter_context(server)
             # Arrow is imported here, while the server imports torch.
@@ -389,9 +386,10 @@ def _interruption_of(error: BaseException | None) -> Interrupted | None:
 
 
 def _interrupt(number: int, frame) -> None:
-    for ending in ENDING:  # a second signal must not disturb the teardown, which is bounded in time
-        # Not SIG_IGN: with that, Python prints a traceback if two signals come together.
-        signal.signal(ending, lambda *_: None)
+    # Further signals are ignored: the teardown is bounded in time and must not be disturbed. Not
+    # by SIG_IGN, with which Python prints a traceback if two signals come together.
+    for end_signal in END_SIGNALS:
+        signal.signal(end_signal, lambda *_: None)
     raise Interrupted(number)
 
 

@@ -18,7 +18,7 @@ from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.loader import SharedLoader
 from workflow.collocation.run.measures import MEASURES
-from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
+from workflow.collocation.run.outcome import FAULTY, TrackedMember, cell_status
 from workflow.collocation.run.progress import NOW, Display
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import (
@@ -63,7 +63,7 @@ class Conductor:
     timeouts: dict[str, float]
     watch: Watch
     loader: SharedLoader
-    members: list[Tracked] = field(default_factory=list)
+    members: list[TrackedMember] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     evidence: dict = field(default_factory=dict)  # of the method, by when it was asked for
     timing: dict[str, float] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Conductor:
         return status, reason, phase
 
     @property
-    def alive(self) -> list[Tracked]:
+    def alive(self) -> list[TrackedMember]:
         """Members that run without a fault so far."""
         return [member for member in self.members if member.alive]
 
@@ -148,7 +148,7 @@ class Conductor:
             pids[self.loader.member.member] = self.loader.member.pid
         self.watch.members(pids)
 
-    def _accepting(self, command: str) -> list[Tracked]:
+    def _accepting(self, command: str) -> list[TrackedMember]:
         """Members whose `built` event lists this command."""
         return [m for m in self.alive if command in m.events["built"].get("commands", [])]
 
@@ -178,7 +178,7 @@ class Conductor:
 
     # -- events and commands --------------------------------------------------------------------
 
-    def send(self, members: list[Tracked], *commands: str) -> None:
+    def send(self, members: list[TrackedMember], *commands: str) -> None:
         """Send commands of models/protocol.py to these members."""
         for member in members:
             member.stopping |= "stop" in commands
@@ -191,12 +191,12 @@ class Conductor:
         self.raise_if_over()
         self.log_count(event)
 
-    def await_event(self, event: str, members: list[Tracked]) -> None:
+    def await_event(self, event: str, members: list[TrackedMember]) -> None:
         """Wait until those of the members that live have sent `event`."""
         while late := [m for m in members if m.alive and event not in m.events]:
             self.process_events(late)
 
-    def process_events(self, late: list[Tracked], seconds: float = POLL_S) -> None:
+    def process_events(self, late: list[TrackedMember], seconds: float = POLL_S) -> None:
         """Receive events for at most `seconds`; after the deadline, kill the members in `late`.
 
         Raises CellOver or NotInForce where nothing more can be measured.
@@ -220,7 +220,7 @@ class Conductor:
                     f"member {member.member}: {member.status}: {member.error}", loud=False
                 )
 
-    def _kill_late(self, late: list[Tracked]) -> None:
+    def _kill_late(self, late: list[TrackedMember]) -> None:
         release_until = time.monotonic() + RELEASE_S
         for member in late:
             is_new = member.pid is not None and member.pid not in self.released

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.outcome import Tracked
+from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.sharing.evidence import NotInForce
 from workflow.collocation.study.names import SHARED
 
@@ -21,7 +21,7 @@ class SharedLoader:
 
     def __init__(self, specs: list[dict]):
         self.spec: dict | None = None
-        self.member: Tracked | None = None  # set by start()
+        self.member: TrackedMember | None = None  # set by start()
         if specs[0]["input"]["mode"] != SHARED:
             return
         feed = {"ports": _free_ports(), "jobs": len(specs)}

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from workflow.collocation.record.values import Window
-from workflow.collocation.run.outcome import Tracked
+from workflow.collocation.run.outcome import TrackedMember
 
 if TYPE_CHECKING:
     from workflow.collocation.run.conductor import Conductor
@@ -146,7 +146,7 @@ def _close_window(
     conductor.process_events_until(int((closed + linger_s) * 1e9))
 
 
-def _slice(conductor: "Conductor", members: list[Tracked]) -> tuple[int, int]:
+def _slice(conductor: "Conductor", members: list[TrackedMember]) -> tuple[int, int]:
     """Let these members train for slice_s, and wait until none of their work is under way.
 
     Returns start and end (ns) of the part that counts: from drop_s after `resume` was sent, until

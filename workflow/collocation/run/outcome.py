@@ -19,7 +19,7 @@ PHASES = ("build", "warm", "window", "stop")
 
 
 @dataclass(eq=False)
-class Tracked:
+class TrackedMember:
     """State of one member: the events it has sent, and how it ended.
 
     channel, process: used by fork_client.py alone, to read events and to kill it.
@@ -131,7 +131,7 @@ class Tracked:
 
 
 def cell_status(
-    members: list[Tracked], method_problem: str | None = None
+    members: list[TrackedMember], method_problem: str | None = None
 ) -> tuple[str, str | None, str | None]:
     """Status, reason and phase of a cell whose members have all ended.
 

@@ -8,7 +8,7 @@ import numpy as np
 from workflow.collocation.record import latency, step_times
 from workflow.collocation.record.run_json import Member
 from workflow.collocation.record.values import File, Window
-from workflow.collocation.run.outcome import Tracked
+from workflow.collocation.run.outcome import TrackedMember
 
 Arrays = dict[str, np.ndarray]
 
@@ -27,7 +27,9 @@ class StepRecords:
     requests: dict[int, Arrays] = field(default_factory=dict)  # by member, of servers
     pauses: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)  # member and window
 
-    def add(self, tracked: Tracked, member: Member, slo_ms: dict | None, folder: Path) -> None:
+    def add(
+        self, tracked: TrackedMember, member: Member, slo_ms: dict | None, folder: Path
+    ) -> None:
         """Read a member's files in `folder`, and fill loss and windows of its record.
 
         slo_ms: the objective of a server's latencies. Raises RuntimeError if a file is unreadable.

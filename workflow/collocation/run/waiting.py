@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, find_devices
-from workflow.collocation.process_lifetime import stopped
+from workflow.collocation.process_lifetime import is_stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
@@ -115,7 +115,7 @@ class Patience:
         self.check()
         self.display.show(lambda: f"waiting for {self._lock_text(holder)}")
         pid, now = holder.get("pid"), time.monotonic()
-        if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
+        if "stuck" not in holder and not (isinstance(pid, int) and is_stopped(pid)):
             self.hopeless_since = None
             return
         self.hopeless_since = self.hopeless_since or now

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.process_lifetime import trees
+from workflow.collocation.process_lifetime import process_trees
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method, register
 from workflow.collocation.sharing.evidence import Listed, NotInForce, Report, Reports, called
@@ -125,7 +125,7 @@ class Mps(Method):
         They live on. Never raises, and takes RELEASE_S at most.
         """
         until = time.monotonic() + RELEASE_S
-        names = {pid, *(process.pid for process in trees([pid]))}
+        names = {pid, *(process.pid for process in process_trees([pid]))}
         with suppress(NotInForce):
             for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
                 left_s = until - time.monotonic()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.process_lifetime import defer_signals, end_with_parent, lives
+from workflow.collocation.process_lifetime import defer_signals, end_with_parent, is_running
 from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy, NotInForce
 
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
@@ -171,7 +171,7 @@ def _end(daemon: Daemon) -> None:
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:
     """Those that have not ended when all have, or the time is up."""
     deadline = time.monotonic() + seconds
-    while (left := set(filter(lives, processes))) and time.monotonic() < deadline:
+    while (left := set(filter(is_running, processes))) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 
