@@ -212,8 +212,8 @@ def _rate_differences(
         yield f"step_ms_p50 is {median_ms}, {step_times.FILE} gives {computed_ms}"
     for index, slice_rate in enumerate(slices):
         if abs(slice_rate - computed.slices[index]) > SLICE_TOLERANCE * max(rate, batch_size):
-            given = f"{step_times.FILE} gives {computed.slices[index]}"
-            yield f"slices[{index}] is {slice_rate}, {given}"
+            computed_rate = computed.slices[index]
+            yield f"slices[{index}] is {slice_rate}, {step_times.FILE} gives {computed_rate}"
 
 
 def _latency_problems(folder: Path, record: Record) -> Iterator[str]:
