@@ -1,18 +1,18 @@
-"""What this package is, as a digest: what other code made of a study is made anew."""
+"""A digest of the code that makes results of records: what other code made is made anew."""
 
 import hashlib
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent
-_CORE = PACKAGE.parent / "workflow" / "collocation"
-_KINDS = {".py", ".csv", ".j2", ".html", ".css", ".js"}
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("analysis", "paper", "workflow/collocation/study", "workflow/collocation/record")
+KINDS = {".py", ".csv", ".yaml", ".j2", ".html", ".css", ".js"}
 
 
 def digest() -> str:
-    """Of its modules, lists, templates, styles and scripts, and of the core that it imports."""
-    found = hashlib.sha256()
-    for package in (PACKAGE, _CORE / "spec", _CORE / "record"):
-        for path in sorted(package.rglob("*")):
-            if path.suffix in _KINDS:
-                found.update(f"{path.relative_to(PACKAGE.parent)}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+    """Of modules, lists, templates, styles and scripts of the analysis and of what it imports."""
+    content = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix in KINDS:
+                content.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return content.hexdigest()[:16]

@@ -20,8 +20,10 @@ def artifact(
 ) -> int:
     """Pack a sealed study and the code."""
     folder = studies.folder_of(study, results)
+    from collocate.outputs import derive
     from release import bundle
     from release.scratch import scratch
 
     with scratch():
-        return bundle.artifact(folder, output or Path(f"{folder.resolve().name}-artifact.tar.xz"))
+        output = output or Path(f"{folder.resolve().name}-artifact.tar.xz")
+        return bundle.artifact(folder, output, derive)

@@ -27,8 +27,8 @@ def pages(
     For maintainers: the numbers in them are those of a study that ships.
     """
     folder = studies.folder_of(study, results)
-    from analysis.report.pages.render import write_docs
     from collocate import picture
+    from paper.pages import write_docs
 
     if advice is not None:
         picture.record(advice)

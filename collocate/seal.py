@@ -10,8 +10,9 @@ def seal(study: studies.Measured, results: studies.Results = None) -> int:
 
     From then on it is an input: nothing in it is measured again."""
     folder = studies.folder_of(study, results)
+    from collocate.outputs import derive
     from release import bundle
     from release.scratch import scratch
 
     with scratch():
-        return bundle.seal(folder)
+        return bundle.seal(folder, derive)

@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
-from collocate import ROOT, terminal
+from collocate import outputs, terminal
 from collocate.app import app
 
 step = typer.Typer(help="Steps of the workflow, as its rules call them.", rich_markup_mode=None)
 app.add_typer(step, name="step")
 Folder = Annotated[Path, typer.Option("--folder", metavar="RESULTS/STUDY")]
 Output = Annotated[Path, typer.Option("--output", metavar="FILE")]
-Claims = Annotated[Path, typer.Option("--claims", metavar="FILE")]
-PAPER = ROOT / "paper"
+Paper = Annotated[
+    bool, typer.Option("--paper", help="with the paper's values and claims beside them")
+]
 
 
 @step.command()
@@ -30,33 +31,25 @@ def records(
 
 
 @step.command()
-def estimates(
-    folder: Folder,
-    claims: Claims = PAPER / "claims.yaml",
-    reported: Annotated[Path, typer.Option(metavar="FILE")] = PAPER / "reported.csv",
-) -> None:
+def estimates(folder: Folder, paper: Paper = False) -> None:
     """runs.parquet → estimates.parquet: every published number, once"""
-    from analysis.estimates.build import publish
-
-    publish(folder, claims, reported)
+    outputs.write_estimates(folder, paper)
 
 
 @step.command()
 def figures(
-    folder: Folder, data_only: Annotated[bool, typer.Option(help="no pictures")] = False
+    folder: Folder,
+    paper: Paper = False,
+    data_only: Annotated[bool, typer.Option(help="no pictures")] = False,
 ) -> None:
     """estimates.parquet → the figures that the study has data for"""
-    from analysis.report.figures import draw
-
-    terminal.show(draw(folder, data_only))
+    terminal.show(outputs.draw_figures(folder, paper, data_only))
 
 
 @step.command()
-def pages(folder: Folder, claims: Claims = PAPER / "claims.yaml") -> None:
+def pages(folder: Folder, paper: Paper = False) -> None:
     """estimates.parquet → pages and tables"""
-    from analysis.report.pages.render import write_pages
-
-    write_pages(folder, claims)
+    outputs.write_pages(folder, paper)
 
 
 @step.command()
@@ -81,7 +74,7 @@ def check(pairs: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -
 
 @step.command()
 def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY...")]) -> None:
-    """estimates.parquet of studies → analysis/advice/predictor.yaml"""
+    """estimates.parquet of studies → the predictor's constants"""
     from analysis.advice.fit import write
 
     terminal.show(write(folders))

@@ -23,8 +23,9 @@ def verify(
 ) -> int:
     """Recompute published numbers from raw files."""
     folders = [studies.folder_of(name, results) for name in names]
+    from collocate.outputs import derive
     from release import verify as release
     from release.scratch import scratch
 
     with scratch():
-        return release.verify(folders, (results or ROOT / "results").expanduser())
+        return release.verify(folders, (results or ROOT / "results").expanduser(), derive)

@@ -12,9 +12,9 @@ import pandas as pd
 
 from analysis import labels
 from analysis.choose import PARTNER, place, way
-from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.quantities import AT_GRACT, QUANTITIES
 from analysis.estimates.table import MEASURED, Row, by_id, get, identity, ranged
-from paper.gract_lines import AT, POINTS
+from paper.gract_lines import POINTS
 from paper.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
 from workflow.collocation.study.names import PAPER_IMPLEMENTATION, parse_scenario, scenario_id
 
@@ -204,7 +204,7 @@ class _Judge:
 
     def _test(self, test: Test, like: set[str] | None, sources: Sequence[str]) -> TestJudged:
         """like: hosts on which our cells are comparable; None: all of them."""
-        quantity = "outcome" if test.fits else test.quantity.removesuffix(AT)
+        quantity = "outcome" if test.fits else test.quantity.removesuffix(AT_GRACT)
         cells = [
             replace(
                 self._fit(test, cell) if test.fits else self._cell(test, cell, like),
@@ -281,7 +281,7 @@ class _Judge:
 
     def _absent(self, quantity: str, cell: CellJudged) -> CellJudged:
         """Why there is no number: what became of its cell, or of the one it is held against."""
-        for method in filter(None, (cell.method, PARTNER.get(quantity.removesuffix(AT)))):
+        for method in filter(None, (cell.method, PARTNER.get(quantity.removesuffix(AT_GRACT)))):
             asked = replace(cell, method=method)
             outcome = self._get("outcome", asked)
             if outcome is None:
@@ -290,7 +290,7 @@ class _Judge:
                 reason = outcome.note.split(";")[0].split(". ")[0]
                 why = ": ".join(filter(None, (labels.status(outcome.status), reason)))
                 return replace(cell, note=f"{asked.label} ({why})")
-        few = f" (fewer than {POINTS} points, or hosts too alike)" * quantity.endswith(AT)
+        few = f" (fewer than {POINTS} points, or hosts too alike)" * quantity.endswith(AT_GRACT)
         return replace(cell, note=f"{_title(quantity)} for {cell.label}{few}")
 
     def _told(self, test: Test, verdict: Verdict, cells: list[CellJudged]) -> TestJudged:

@@ -17,11 +17,11 @@ from scipy.special import stdtrit
 from analysis.advice.predict import NO_GAPS_FROM
 from analysis.estimates import table
 from analysis.estimates.intervals import CONFIDENCE
+from analysis.estimates.quantities import AT_GRACT
 from analysis.estimates.table import INTERVAL, MEASURED
 from workflow.collocation.study.names import IMPLEMENTATIONS, PAPER_IMPLEMENTATION, parse_scenario
 
 READ = ("stp", "antt", "rate_over_naive", "stp_over_3", "gract_over_mps")
-AT = "_at_gract"
 POINTS, SPREAD = 4, 1.3  # least for a line: points, and highest over lowest GRACT of them
 # Implementations that launch the paper's kernels and wait for less: GRACT alone differs, not the
 # work. In bf16 the kernels are others, and the job another one.
@@ -107,7 +107,7 @@ def read(frame: pd.DataFrame) -> Iterator[dict]:
         note += f"implementation ({len(cells)} in all), GRACT alone {least:.2f} to {most:.2f}, "
         note += f"read at {theirs.value:.2f} ({theirs.source})"
         note += "" if least <= theirs.value <= most else ", which is extrapolated"
-        yield {"quantity": quantity + AT, "scenario": scenario, "method": method} | {
+        yield {"quantity": quantity + AT_GRACT, "scenario": scenario, "method": method} | {
             "implementation": PAPER_IMPLEMENTATION,
             **dict(zip(("value", "low", "high"), found, strict=True)),
             "spread": INTERVAL,

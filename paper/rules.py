@@ -17,9 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from analysis.estimates.quantities import LOG, QUANTITIES
+from analysis.estimates.quantities import AT_GRACT, LOG, QUANTITIES
 from analysis.estimates.table import INTERVAL, NONE, Row
-from paper.gract_lines import AT
 from paper.reported import SOURCES
 from workflow.collocation.study.names import (
     AFTER,
@@ -210,7 +209,7 @@ class Claim(_Strict):
     @property
     def extrapolated(self) -> bool:
         """True if a test of it is read off a line, at the paper's GRACT."""
-        return any(test.quantity.endswith(AT) for test in self.tests)
+        return any(test.quantity.endswith(AT_GRACT) for test in self.tests)
 
 
 class Rules(_Strict):

@@ -18,7 +18,7 @@ MAX_MB = 30  # of raw files: they stay in git's history
 EPOCH = 315_532_800  # 1980-01-01, the time of every file in an archive
 
 
-def seal(study: Path) -> int:
+def seal(study: Path, derive: verify.Derive) -> int:
     """Write the two lists of a finished study's files, or print why not; returns the exit code.
 
     Every planned cell has a record or is listed as not run, everything derived follows from the raw
@@ -31,7 +31,8 @@ def seal(study: Path) -> int:
         digests = manifest.digests(study)
         problems = list(_raw_problems(study, digests))
         if not problems:
-            problems = [line.text() for line in verify.rebuilt(study, digests) if line.wrong]
+            lines = verify.rebuilt(study, digests, derive)
+            problems = [line.text() for line in lines if line.wrong]
         if not problems:
             root = manifest.write_lists(study, digests)
     except Exception as error:  # the folder may hold anything
@@ -59,7 +60,7 @@ def _raw_problems(study: Path, digests: Mapping[str, str]) -> Iterator[str]:
         yield f"{megabytes:.1f} MB of raw files, more than the {MAX_MB} MB for git"
 
 
-def artifact(study: Path, output: Path) -> int:
+def artifact(study: Path, output: Path, derive: verify.Derive) -> int:
     """Write an archive of a sealed study and the code; returns the exit code.
 
     Raises ValueError if the study is not sealed, does not verify, or something private is in it.
@@ -67,7 +68,7 @@ def artifact(study: Path, output: Path) -> int:
     study = study.resolve()
     if not (study / MANIFEST).exists():
         raise ValueError(manifest.unsealed(study))
-    if verify.tell(study, verify.verified(study)):
+    if verify.tell(study, verify.verified(study, derive)):
         raise ValueError(f"{study.name} does not verify; no archive was made")
     files = {name: (ROOT / name).read_bytes() for name in _code_files()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):

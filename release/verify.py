@@ -10,27 +10,22 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import chdir
-from itertools import islice, zip_longest
+from itertools import islice, repeat, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.estimates.build import publish
-from analysis.estimates.records import merge as records
 from analysis.files import one_line, printable, read_table
-from analysis.report.figures import draw
-from analysis.report.pages.render import write_pages
-from paper.reported import REPORTED
-from paper.rules import CLAIMS
 from release import checks, manifest
 from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
 from workflow.collocation.process_lifetime import end_with_parent
-from workflow.collocation.study.errors import ConfigError
 
 PROCESSES = 2  # as many as a small machine has cores
+CLAIMS = "claims.md"  # the page of a study that is held against the paper
+# Makes all that is derived, in a folder with raw files; whether the paper stands beside them.
+Derive = Callable[[Path, bool], None]
 SHOWN = 3  # differences that an artefact's line names
 LIMITS = """\
 What no list of a study's own can prove is that it was measured at all: whoever makes up raw files
@@ -52,7 +47,7 @@ class Line(NamedTuple):
         return f"DIFFERS {printable(self.artefact)}: {said}"
 
 
-def verified(study: Path) -> list[Line]:
+def verified(study: Path, derive: Derive) -> list[Line]:
     """All that can be said of a study's folder. Never raises for what it holds."""
     study, lists = study.resolve(), f"{MANIFEST} and {RAW}"
     if not any((study / name).exists() for name in (MANIFEST, RAW)):
@@ -77,12 +72,12 @@ def verified(study: Path) -> list[Line]:
             wrong.append(f"{name} is not {'what was sealed' if name in known else 'listed'}")
     missing = [Line(f"cell {attempt}", ["was sealed, and is gone"]) for attempt in sorted(gone)]
     counted = f"{len(found)} files, root {root}"
-    return [*missing, Line(lists, wrong, counted), *rebuilt(study, found)]
+    return [*missing, Line(lists, wrong, counted), *rebuilt(study, found, derive)]
 
 
-def rebuilt(study: Path, found: Mapping[str, str]) -> list[Line]:
+def rebuilt(study: Path, found: Mapping[str, str], derive: Derive) -> list[Line]:
     """The raw files against each other, and all that is derived from them."""
-    return [*raw(study, found), *derived(study, sorted(found))]
+    return [*raw(study, found), *derived(study, sorted(found), derive)]
 
 
 def raw(study: Path, found: Mapping[str, str]) -> list[Line]:
@@ -97,13 +92,13 @@ def raw(study: Path, found: Mapping[str, str]) -> list[Line]:
     return [*wrong, Line("raw files", checks.check_study(study, checked, found), counted)]
 
 
-def derived(study: Path, names: Sequence[str]) -> list[Line]:
+def derived(study: Path, names: Sequence[str], derive: Derive) -> list[Line]:
     """Everything derived, made anew and compared."""
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
         made = Path(scratch, "results", study.name)
         try:
             lay(study, made)
-            derive(made)
+            derive(made, CLAIMS in names)
         except Exception as error:  # whatever the folder holds, it is named
             return [Line("derived results", [f"cannot be made: {one_line(error)}"])]
         new = {p.relative_to(made).as_posix() for p in made.rglob("*") if p.is_file()}
@@ -128,22 +123,6 @@ def lay(study: Path, there: Path) -> None:
             (there / name).symlink_to((study / name).resolve())
     lines = (f"results/{there.name}/{record}" for record in manifest.analysed_records(study))
     manifest.write_lines(there / RUNS, lines)
-
-
-def derive(folder: Path) -> None:
-    """Make everything that is compared in a study's folder. Raises ValueError."""
-    here = Path("results", folder.name)
-    with chdir(folder.parents[1]):
-        for name, step in (
-            ("records", lambda: records.write(here.name, here / RUNS, here / "runs.parquet")),
-            ("estimates", lambda: publish(here, CLAIMS, REPORTED)),
-            ("figures", lambda: draw(here, data_only=True)),
-            ("pages", lambda: write_pages(here)),
-        ):
-            try:
-                step()
-            except (OSError, ValueError, ConfigError) as error:
-                raise ValueError(f"{name}: {one_line(error)[:300]}") from None
 
 
 def _differences(shipped: Path, made: Path) -> list[str]:
@@ -197,7 +176,7 @@ def tell(study: Path, lines: Sequence[Line]) -> int:
     return len(wrong)
 
 
-def verify(studies: Sequence[Path], results: Path) -> int:
+def verify(studies: Sequence[Path], results: Path, derive: Derive) -> int:
     """Verify these studies, or without any all in `results` that ship; the exit code."""
     studies = studies or sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
     if not studies:
@@ -205,7 +184,7 @@ def verify(studies: Sequence[Path], results: Path) -> int:
         return 2
     fork = get_context("fork")
     with ProcessPoolExecutor(PROCESSES, fork, end_with_parent, (os.getpid(),)) as pool:
-        told = zip(studies, pool.map(verified, studies), strict=True)
+        told = zip(studies, pool.map(verified, studies, repeat(derive)), strict=True)
         wrong = sum(tell(study, lines) for study, lines in told)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)

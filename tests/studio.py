@@ -30,8 +30,8 @@ from workflow.collocation.run.task import Task
 from workflow.collocation.study.cell import CellSpec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PATIENCE = 240.0  # seconds, for a busy machine; nothing waits that long when all is well
-GONE_WITHIN = 10.0  # seconds, for everything to be gone after a signal
+PATIENCE = 900.0  # seconds, for a busy machine; nothing waits that long when all is well
+GONE_WITHIN = 60.0  # seconds, for everything to be gone after a signal
 MARK = "COLLOCATION_DRILL"
 STUDY = "drill"
 TAKEN = ("trainer", "timeout", "telemetry", "wait")  # keys that a cell's command takes

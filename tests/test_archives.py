@@ -56,7 +56,7 @@ def refused(tmp_path: Path, temporary: Path, content: bytes, ending: str = "") -
         bundle.write_bytes(OPENERS[ending](content))
     before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
     words = ("merge", bundle, "--results", tmp_path / "ours", "--study", "ladder")
-    done = warm.run("collocate", *words, timeout=120)
+    done = warm.run("collocate", *words, timeout=600)
     assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}.keys() == before.keys()
     assert not list(temporary.iterdir()) and not (tmp_path / "ours").exists()
     assert done.returncode == 1 and not done.stdout and len(done.stderr.splitlines()) == 1

@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.estimates.table import by_id
-from analysis.report.pages import contents
 from paper import claims, reported
-from paper.rules import Rules, Side, Verdict, over_hosts
+from paper import tables as paper_tables
+from paper.rules import CLAIMS, Rules, Side, Verdict, over_hosts
 from paper.rules import read as read_rules
 from tests.handmade import frame, number, on_hosts
-from tests.studio import REPOSITORY
 
-CLAIMS, REPORTED = REPOSITORY / "config" / "claims.yaml", REPOSITORY / "config" / "reported.csv"
+REPORTED = reported.REPORTED
 JOB, OTHER = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 GAIN = {"quantity": "stp", "jobs": [JOB], "counts": [2], "methods": ["mps"]}
 MORE, LESS = GAIN | {"above": 1.5}, GAIN | {"below": 0.8}
@@ -78,7 +77,7 @@ def test_what_one_interleaved_cell_tells_of_itself_decides_nothing(spread, verdi
 def test_a_claim_shows_the_values_of_the_hosts_that_decide_it():
     rows = cell("stp", (1.6, 1.9), 1.7, (1.2, 1.4))
     found = decide(rows, MORE)
-    [shown] = contents.verdicts([found], frame(rows))["ours"]
+    [shown] = paper_tables.verdicts([found], frame(rows))["ours"]
     for text in (shown.spell(shown.of), found.note):
         assert "(1.30 to 1.75)" in text
 
@@ -102,7 +101,7 @@ def test_every_cell_and_every_test_must_hold(third, verdict):
     place, one = f"stp:2x_{JOB}/paper_step/mps", found.tests[0].cells[0]
     assert (one.ids, one.reported) == ((place,), f"{place}@SUIT25")
     assert one.said == "yes on h1; rather yes on h2"
-    [row] = contents.verdicts([found], frame(rows)).to_dict("records")
+    [row] = paper_tables.verdicts([found], frame(rows)).to_dict("records")
     jobs = row["ours"].of and row["ours"].of.jobs
     assert jobs == (int(row["why"].split()[1]) if third else None)
 

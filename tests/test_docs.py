@@ -11,10 +11,10 @@ import typer
 import yaml
 
 from analysis.advice.job import text as answer
-from analysis.report.pages import render
 from collocate import picture
 from collocate.app import COMMANDS as NAMES
 from collocate.app import app
+from paper import pages as paper_pages
 from tests.studio import REPOSITORY
 
 README, DOCS = REPOSITORY / "README.md", sorted((REPOSITORY / "docs").glob("*.md"))
@@ -114,7 +114,7 @@ def test_an_answer_is_at_most_72_columns_wide(method):
 
 def test_readme_and_docs_show_the_studies_that_ship():
     study = REPOSITORY / "results" / "ladder"
-    for name, text in render.shipped(study, REPOSITORY / "config" / "claims.yaml"):
+    for name, text in paper_pages.shipped(study):
         assert (REPOSITORY / name).read_text("utf-8") == text, f"{name}: {GENERATED}"
 
 

@@ -10,9 +10,10 @@ import pytest
 from analysis.estimates import table
 from analysis.estimates.records.flags import ABOVE_COUNT
 from analysis.estimates.table import INTERVAL
-from analysis.report.figures import registered, select, style
+from analysis.report.figures import figures, select, style
 from analysis.report.pages import FIGURES, beyond
 from collocate.app import main as collocate
+from paper import figures as paper_figures
 from paper import gract_lines
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
@@ -73,7 +74,7 @@ def test_a_server_is_named_where_its_interval_is_within_the_bound_and_it_answers
     queue = a_server("serve_24", "mps", (1.0, 1.0, 1.1), (0.8, 0.9, 1.0), answered=0.9)
     for rows, named in (([*good, *wide, *queue], True), ([*wide, *queue], False)):
         with style.context():
-            drawing = registered()["serving"][1](frame([trained, *rows]))
+            drawing = figures()["serving"](frame([trained, *rows]))
         assert ("6 requests/s, MPS" in drawing.title and "40 %" in drawing.title) == named
         assert ("%" in drawing.title) == named and len(drawing.title.split()) <= 12
         marks = [line for line in drawing.figure.axes[0].lines if line.get_marker() != "None"]
@@ -87,7 +88,7 @@ def test_ways_of_writing_a_server_are_told_apart():
     rows += a_server("serve_12", "mps", (1.15, 1.2, 1.25), (0.4, 0.5, 0.6))
     compiled = [replace(row, implementation="compile") for row in rows[:6]]
     with style.context():
-        drawing = registered()["serving"][1](frame([*rows, *compiled]))
+        drawing = figures()["serving"](frame([*rows, *compiled]))
     said = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert {"MPS", "MPS, bf16, compiled"} <= set(said)
     page = beyond.served(frame([*rows, *compiled]))
@@ -106,7 +107,7 @@ def test_a_title_says_of_a_gain_above_the_number_of_jobs_that_one_alone_ran_slow
     rows = frame(rows)
     for name in ("gain_against_slowdown", "rate_against_n", "where_to_share"):
         with style.context():
-            title = registered()[name][1](rows).title
+            title = figures()[name](rows).title
         assert ("ran slow" in title) == (gains > 2) and len(title.split()) <= 12
 
 
@@ -146,7 +147,7 @@ def drawn(tmp_path_factory):
         (folder / "figures").mkdir()
         for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
             (folder / f"figures/memory.{ending}").write_text("old")
-        assert collocate(["step", "figures", "--folder", str(folder)]) == 0
+        assert collocate(["step", "figures", "--paper", "--folder", str(folder)]) == 0
         return folder
 
     return draw
@@ -157,7 +158,7 @@ def test_figures_with_data_are_drawn_and_show_the_estimates(name, drawn):
     (_, expected), folder = STUDIES[name], drawn(name)
     with (folder / FIGURES).open(encoding="utf-8", newline="") as file:
         listed = {row["figure"]: row for row in csv.DictReader(file)}
-    assert listed.keys() == ALL == registered().keys()
+    assert listed.keys() == ALL == figures(paper_figures).keys()
     assert {name for name, row in listed.items() if row["title"]} == expected
     for ending in ("csv", "png", "pdf", "svg"):
         there = {path.stem for path in (folder / "figures").glob(f"*.{ending}")} - {"index"}
@@ -192,14 +193,14 @@ MARKS = {  # figure → columns of where its marks are; no y: one below the othe
 }
 
 
-@pytest.mark.parametrize("name", registered())
+@pytest.mark.parametrize("name", figures(paper_figures))
 def test_marks_are_where_the_data_are_text_is_legible_and_the_same_data_give_the_same_bytes(
     name, drawn, tmp_path
 ):
-    folder, (caption, function) = drawn("whole"), registered()[name]
+    folder, function = drawn("whole"), figures(paper_figures)[name]
     with style.context():
         drawing = function(table.read(folder / "estimates.parquet"))
-        style.save(drawing.figure, drawing.title, caption, [tmp_path / "again.pdf"])
+        style.save(drawing.figure, drawing.title, function.caption, [tmp_path / "again.pdf"])
         box = drawing.figure.bbox.padded(1)
         names = [text for _, text in getattr(drawing.figure, "names", [])]
         for text in [*drawing.figure.texts, *names]:

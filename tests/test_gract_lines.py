@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.estimates import table as estimates
+from analysis.estimates.quantities import AT_GRACT
 from analysis.estimates.table import by_id
 from collocate.app import main as collocate
 from paper import gract_lines
@@ -36,7 +37,7 @@ def test_the_line_covers_the_true_gain_at_the_papers_gract():
     for seed in range(25):
         found = read([*study(seed, hosts=5, replicates=2), *PAPER])
         for (quantity, method), value in truth.items():
-            if not (e := found.get((quantity + gract_lines.AT, SEVEN, method))):
+            if not (e := found.get((quantity + AT_GRACT, SEVEN, method))):
                 continue  # hosts too alike
             inside.append(e["low"] <= value <= e["high"])
             width.append(e["high"] / e["low"] - 1)

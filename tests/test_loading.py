@@ -253,7 +253,7 @@ def test_slots_are_written_over_with_one_batch_in_a_message_and_not_with_two(mes
     try:
         for process in started:
             process.start()
-        found = answer.get(timeout=60)
+        found = answer.get(timeout=300)
     finally:
         for process in started:
             process.kill()

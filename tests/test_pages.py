@@ -15,16 +15,16 @@ from analysis.estimates import table
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import INTERVAL, RANGE
 from analysis.report import pages
-from analysis.report.pages import belief, contents, render, spelling, tables
+from analysis.report.pages import belief, contents, spelling, tables
+from analysis.report.pages.render import StudyPages
 from collocate.app import main as collocate
-from paper import claims
-from paper.rules import read as read_rules
+from paper import PAGES, claims, rules
+from paper.pages import PaperPages
 from tests import handmade as numbers
 from tests.handmade import Estimate, rows_of
 from tests.simulator import BUSY_GAINS, Design, Job
 from tests.studio import REPOSITORY
 
-RULES = REPOSITORY / "paper/claims.yaml"
 MIX = "1x_thin_b32+1x_thick_b8"
 DESIGN = Design(
     [
@@ -48,7 +48,7 @@ NOTHING = [
 
 def written(folder: Path, found: list[Estimate]) -> Path:
     """A study's folder with these numbers, and the verdicts on them."""
-    verdicts = claims.verdicts(read_rules(RULES), numbers.frame(found))
+    verdicts = claims.verdicts(rules.read(rules.CLAIMS), numbers.frame(found))
     return numbers.written(folder, [*found, *verdicts])
 
 
@@ -71,18 +71,18 @@ def study(request, simulated, tmp_path_factory) -> Path:
     """The folder of a study, with its pages."""
     found = {"gpu": simulated, "cpu": cpu(simulated), "nothing": NOTHING}[request.param]
     folder = written(tmp_path_factory.mktemp("pages") / request.param, found)
-    for command in (["figures", "--data-only"], ["pages", "--claims", str(RULES)]):
-        assert collocate(["step", command[0], "--folder", str(folder), *command[1:]]) == 0
+    for command in (["figures", "--data-only"], ["pages"]):
+        assert collocate(["step", *command, "--paper", "--folder", str(folder)]) == 0
     return folder
 
 
 def test_all_files_are_written_and_begin_with_what_the_study_can_answer(study):
     made = {p.relative_to(study).as_posix() for p in study.rglob("*") if p.is_file()}
     figures = {name for name in made if name.startswith("figures/")}
-    assert made - figures == {*pages.FILES, "estimates.parquet", "estimates.csv"}
+    assert made - figures == {*pages.files(PAGES), "estimates.parquet", "estimates.csv"}
     said = {"nothing": "answers nothing", "cpu": "nothing about sharing a GPU",
             "gpu": "how fast these jobs train"}  # fmt: skip
-    for page in pages.PAGES:
+    for page in PAGES:
         assert said[study.name] in (study / f"{page}.md").read_text("utf-8").splitlines()[2]
 
 
@@ -106,7 +106,7 @@ SHOWN = {"samples/s": "rate", "STP": "stp", "slowest takes": "slowdown_worst", "
 
 
 def test_columns_hold_what_they_are_called(simulated, tmp_path):
-    study = render.Study(written(tmp_path / "gpu", simulated), RULES)
+    study = PaperPages(written(tmp_path / "gpu", simulated))
     rows = contents.sets(study.estimates).itertuples(index=False)
     seven = next(r for r in rows if r[:4] == ("thin b32", "paper style", "7", "MPS"))
     at = {"scenario": "7x_thin_b32", "implementation": "paper_step", "method": "mps"}
@@ -201,7 +201,7 @@ def test_belief_says_yes_to_equal_work_only_where_losses_were_compared(
     simulated, tmp_path, checked
 ):
     found = [e for e in simulated if checked or not e.name.startswith("losses_")]
-    text = render.Study(written(tmp_path / "work", found), RULES).page("belief")
+    text = StudyPages(written(tmp_path / "work", found)).page("belief")
     (row,) = re.findall(r"^\| Each job did the same work.* \| (.*) \|$", text, re.M)
     assert row.strip() == ("yes" if checked else "not shown")
 
@@ -224,10 +224,10 @@ def test_sets_that_have_a_part_of_the_gpu_only_have_a_table_of_their_own():
 def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tmp_path):
     sets = [Estimate("outcome", f"{n}x_resnet152_imagenet_b32", "paper_step", "mps", value=0.0,
                      n=1, status="not_run") for n in (1, 2)]  # fmt: skip
-    text = render.Study(written(tmp_path / "few", [*NOTHING, *sets]), RULES).page("claims")
+    text = PaperPages(written(tmp_path / "few", [*NOTHING, *sets])).page("claims")
     (others,) = re.findall(r"planned no set that would test them: (.*)\.", text)
     shown = {"C1a", "C6b", "C6c", "C16a", "C16b"}
-    for claim in read_rules(RULES).claims:
+    for claim in rules.read(rules.CLAIMS).claims:
         if claim.untestable:
             assert f"- {claim.id}: {spelling.plain(claim.text)}" in text
             continue
@@ -282,7 +282,7 @@ def test_what_a_job_is_called(workload, name):
 
 def test_every_page_of_the_report_has_a_caption():
     captions = {path.stem for path in (REPOSITORY / "workflow/report").glob("*.rst")}
-    assert captions >= {*pages.PAGES, "figure", "explorer", "estimates", "runs", "workflow"}
+    assert captions >= {*PAGES, "figure", "explorer", "estimates", "runs", "workflow"}
 
 
 def test_beside_our_number_of_a_mix_stands_the_papers():

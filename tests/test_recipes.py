@@ -114,7 +114,7 @@ def started(place: Path, method: str, how: str, change=lambda text: text, jobs=2
 
 def finished(place: Path, *args, **given) -> tuple[int, str]:
     with started(place, *args, **given) as process:
-        output = process.communicate(timeout=60)[0]
+        output = process.communicate(timeout=300)[0]
     return process.returncode, output
 
 
@@ -130,7 +130,7 @@ def test_jobs_under_mps_have_the_daemon_and_cores_of_their_own(place):
         while not output.endswith("MPS is in force\n") and (line := process.stdout.readline()):
             output += line
         (place / "end").touch()
-        output += process.communicate(timeout=60)[0]
+        output += process.communicate(timeout=300)[0]
     assert process.returncode == 0 and "ended" not in output, output
     jobs = said(place)
     assert [job["served"] for job in jobs] == [True, True]
@@ -160,7 +160,7 @@ def test_a_job_that_fails_is_named_and_its_neighbour_goes_on(place, method):
         until(lambda: not psutil.pid_exists(said(place)[1]["pid"]), lambda: "job 2 lives")
         assert process.poll() is None
         (place / "end").touch()
-        output = process.communicate(timeout=60)[0]
+        output = process.communicate(timeout=300)[0]
     assert process.returncode == 3
     assert "job 2 ended with status 3" in output and "job 1 ended with" not in output
 
@@ -175,7 +175,7 @@ def test_a_signal_ends_all_of_it(place, method, how, sent):
         until(lambda: len(said(place)) == 2, lambda: str(process.poll()))
         # A terminal sends it to the whole group, others to the script.
         (os.killpg if sent == "SIGINT" else os.kill)(process.pid, signal.Signals[sent])
-        process.wait(timeout=60)
+        process.wait(timeout=300)
     assert process.returncode == CODES[sent]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from collocate.outputs import derive
 from release import checks, manifest, private, verify
 from release.bundle import artifact, seal
 from release.manifest import Attempt
@@ -50,8 +51,8 @@ def finished(tmp_path_factory) -> Path:
     records = sorted(folder.glob("cells/*/*/*/*/*/run.json"))
     lines = [path.relative_to(folder.parents[1]).as_posix() for path in records]
     manifest.write_lines(folder / "runs.txt", lines)
-    verify.derive(folder)
-    assert seal(folder) == 0
+    derive(folder, paper=True)
+    assert seal(folder, derive) == 0
     return folder
 
 
@@ -244,14 +245,14 @@ def test_files_that_changed_since_the_seal_are_named(copy):
     done = command("verify", copy)
     for said in ("host.parquet is missing", "notes.txt is not listed", "plan.json is not what was"):
         assert said in done.stdout
-    assert done.returncode == 1 and seal(copy) == 1
+    assert done.returncode == 1 and seal(copy, derive) == 1
 
 
 def test_each_cell_that_was_removed_from_a_sealed_study_is_named(copy):
     removed = [*manifest.attempts(manifest.digests(copy))]
     for attempt in removed:
         shutil.rmtree(copy / attempt.folder)
-    lines = [line.text() for line in verify.verified(copy)]
+    lines = [line.text() for line in verify.verified(copy, derive)]
     for attempt in removed:
         assert f"DIFFERS cell {attempt}: was sealed, and is gone" in lines, lines
 
@@ -282,14 +283,14 @@ def test_what_is_private_or_unfinished_is_not_sealed(copy, capsys):
     (copy / "datasets" / "notes.json").write_text(json.dumps({"path": SECRET, "note": token}))
     (copy / "cells" / NEVER_RUN / "a1").mkdir(parents=True)
     (copy / "cells" / NEVER_RUN / "a1" / "note").write_bytes(b"")
-    assert seal(copy) == 1
+    assert seal(copy, derive) == 1
     said = capsys.readouterr().err
     assert "datasets/notes.json: path" in said and f"{NEVER_RUN}/a1 has no run.json" in said
     assert "datasets/notes.json: token" in said and token not in said
 
 
 def test_an_archive_checks_itself(finished, tmp_path):
-    assert artifact(finished, tmp_path / "a.tar.xz") == 0
+    assert artifact(finished, tmp_path / "a.tar.xz", derive) == 0
     with tarfile.open(tmp_path / "a.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")
     there = tmp_path / "gpu-collocation-study-ladder"
@@ -446,10 +447,10 @@ def lists(study: Path) -> list[bytes]:
 @pytest.mark.parametrize("name", [manifest.RAW, manifest.MANIFEST, manifest.NOT_RUN])
 @pytest.mark.parametrize("kept", [0, 40, 80, -1, -30])
 def test_a_list_that_was_cut_is_written_anew(copy, monkeypatch, name, kept):
-    monkeypatch.setattr(verify, "rebuilt", lambda study, found: [])
+    monkeypatch.setattr(verify, "rebuilt", lambda study, found, derive: [])
     before = lists(copy)
     (copy / name).write_bytes((copy / name).read_bytes()[:kept])
-    assert seal(copy) == 0 and lists(copy) == before
+    assert seal(copy, derive) == 0 and lists(copy) == before
 
 
 class Sealed:

@@ -11,7 +11,7 @@ from tests.handmade import frame
 from tests.studio import REPOSITORY
 from workflow.collocation.study.names import METHODS, scenario_id
 
-PATH = REPOSITORY / "config" / "reported.csv"
+PATH = reported.REPORTED
 S, L = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 PAIR = scenario_id({"dlrm_criteo_b2048": 1, L: 1})
 ROWS = reported.read(PATH)

@@ -106,7 +106,7 @@ def cell(tmp_path, monkeypatch):
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
 
     def prepared(method: str = "naive", scenario: str = "2x_plain", **told) -> run.CellRun:
-        return run_of(tmp_path, CELLS[scenario, method], **({"timeout": {"window": 0.5}} | told))
+        return run_of(tmp_path, CELLS[scenario, method], **told)
 
     return prepared
 

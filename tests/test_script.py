@@ -256,7 +256,7 @@ def test_a_script_dies_with_the_process_that_started_it():
     assert script.ppid() == parent and os.getpgid(script.pid) == os.getpgid(parent)
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    _, alive = psutil.wait_procs([script], timeout=10)
+    _, alive = psutil.wait_procs([script], timeout=60)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -1,16 +1,14 @@
 """runs.parquet → estimates.parquet: every published number of a study, once.
 
-Reads runs.parquet and plan.json of the folder, and the paper's values; decides the claims; writes
-estimates.parquet, and estimates.csv without the replicates.
+Reads runs.parquet and plan.json of the folder; writes estimates.parquet, and estimates.csv without
+the replicates.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.advice import predict
 from analysis.estimates import outcomes as study
 from analysis.estimates import runs
 from analysis.estimates import table as estimates
@@ -19,9 +17,10 @@ from analysis.estimates.derived import derived
 from analysis.estimates.intervals import by_host, over_hosts
 from analysis.estimates.records import flags
 from analysis.estimates.replicates import replicates
-from paper import claims, gract_lines, reported, rules
 from workflow.collocation.study.names import parse_scenario
 from workflow.collocation.study.regular_files import read_json
+
+Addition = Callable[[pd.DataFrame], Iterable[dict]]
 
 
 def build(rows: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
@@ -57,21 +56,21 @@ def _marked(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(flags=found["flags"].mask(above, pd.Series(marked, found.index)))
 
 
-def estimate(folder: Path, claims_file: Path, reported_file: Path) -> pd.DataFrame:
+def estimate(folder: Path, additions: Sequence[Addition] = ()) -> pd.DataFrame:
     """All numbers of a study's folder. Raises OSError, or ValueError with one line that names the
     file.
+
+    additions: functions of all estimates so far that give rows of further ones, in this order.
     """
-    criteria, values = rules.read(claims_file), reported.read(reported_file)
     plan = read_json(folder / "plan.json")
-    found = [build(runs.read(folder / "runs.parquet"), plan)]
-    printed = estimates.combined([pd.DataFrame(list(reported.estimates(values)))])
-    found.append(printed.drop_duplicates("id"))
-    for more in (predict.scored, gract_lines.read, partial(claims.verdicts, criteria)):
-        numbers = pd.concat(found, ignore_index=True)
-        found.append(estimates.combined([pd.DataFrame(more(estimates.ordered(numbers)))]))
-    return pd.concat(found, ignore_index=True)
+    tables = [build(runs.read(folder / "runs.parquet"), plan)]
+    for addition in additions:
+        numbers = estimates.ordered(pd.concat(tables, ignore_index=True))
+        rows = estimates.combined([pd.DataFrame(list(addition(numbers)))])
+        tables.append(rows.drop_duplicates("id"))
+    return pd.concat(tables, ignore_index=True)
 
 
-def publish(folder: Path, claims: Path, reported: Path) -> None:
+def publish(folder: Path, additions: Sequence[Addition] = ()) -> None:
     """Write estimates.parquet and estimates.csv into a study's folder."""
-    estimates.write(estimate(folder, claims, reported), folder / "estimates.parquet")
+    estimates.write(estimate(folder, additions), folder / "estimates.parquet")

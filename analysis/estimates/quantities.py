@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOG, PLAIN, SHARE = "log", "plain", "share"
+AT_GRACT = "_at_gract"  # ends the name of what is read off a line in GRACT
 
 
 class Quantity(NamedTuple):

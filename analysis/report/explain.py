@@ -6,10 +6,9 @@ import math
 import pandas as pd
 
 from analysis.estimates import table
-from analysis.estimates.quantities import LOG, QUANTITIES
+from analysis.estimates.quantities import AT_GRACT, LOG, QUANTITIES
 from analysis.estimates.records import flags
 from analysis.estimates.table import BOTH, CELL, INTERVAL, MEASURED, PREDICTION, RANGE, Row
-from paper.gract_lines import AT
 from workflow.collocation.study.names import INTERLEAVED
 
 # What makes these numbers of their replicates; others are means of them.
@@ -57,7 +56,7 @@ def explain(estimates: pd.DataFrame, identity: str) -> str:
         kind = "geometric mean" if known.scale == LOG else "mean"
         kind += ", of the hosts' means, of" if on[1:] else " of"
         kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
-        kind = "a line through the logs of" if e.quantity.endswith(AT) else kind
+        kind = "a line through the logs of" if e.quantity.endswith(AT_GRACT) else kind
         lines.append(f"  {kind}:")
     hosts = {r["cell"]: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
     for r in e.replicates:

@@ -247,7 +247,7 @@ def _join(environment: Mapping[str, str], folder: Path, pid: int, place: str) ->
 
 def _ask(pipe: Path, command: str) -> str:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(str(pipe / "control"))
         with connection.makefile("rw") as stream:
             print(command, file=stream, flush=True)

@@ -7,7 +7,9 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from analysis import pages, source_digest
+import paper
+from analysis import source_digest
+from analysis.report import pages
 from workflow.collocation.study.errors import ConfigError, NotInForce
 from workflow.collocation.study.load import read_values
 from workflow.collocation.gpu.lock import Busy, folder_lock
@@ -39,9 +41,10 @@ STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
 # From the working directory: the report, which may be handed on, names them.
 HOUSE = os.path.relpath(Path(workflow.basedir))
-REPORTED, CLAIMS = f"{HOUSE}/paper/reported.csv", f"{HOUSE}/paper/claims.yaml"
-PREDICTOR = f"{HOUSE}/analysis/advice/predictor.yaml"
-GIVEN = [REPORTED, CLAIMS, PREDICTOR]
+GIVEN = [f"{HOUSE}/analysis/advice/predictor.yaml"]
+if SESSION.study.paper:  # beside its values, with verdicts on its claims
+    GIVEN += [f"{HOUSE}/paper/reported.csv", f"{HOUSE}/paper/claims.yaml"]
+PAPER, PAGE_NAMES = ("--paper", paper.PAGES) if SESSION.study.paper else ("", pages.PAGES)
 # Of what merges, estimates, draws and writes: results of other code are made anew.
 ANALYSIS = source_digest.digest()
 ESTIMATES = f"{STUDY}/estimates.parquet"
@@ -49,7 +52,7 @@ ESTIMATES = f"{STUDY}/estimates.parquet"
 RECORDS = [*map(before_update, SESSION.measured), *SESSION.coming]
 # Which figures there are, a study's data decide: they are listed in this file.
 FIGURES = f"{STUDY}/{pages.FIGURES}"
-PAGES = [f"{STUDY}/{name}" for name in pages.FILES]
+PAGES = [f"{STUDY}/{name}" for name in pages.files(PAGE_NAMES)]
 # Who only draws what is there does not say that it is all.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
 # A resource for each GPU, of which there is one: a cell never waits for another's end on its card.

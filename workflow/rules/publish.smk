@@ -5,7 +5,7 @@ from snakemake.io import report as in_report  # at a line's start `report` is a 
 
 # Category of the report → page → file.
 REPORT_PAGES = {
-    "Results": {name: f"report/{name}.html" for name in ("results", "advice", "claims")},
+    "Results": {name: f"report/{name}.html" for name in PAGE_NAMES if name != "belief"},
     "Why you can believe it": {"belief": "report/belief.html"},
     "Explorer": {"explorer": "explorer.html"},
     "Data": {"estimates": "estimates.csv", "runs": "runs.csv"},
@@ -65,9 +65,7 @@ rule estimate:
     # Every number that is published, once, with the cells that it comes from.
     input:
         runs=rules.merge.output.runs,
-        reported=REPORTED,
-        claims=CLAIMS,
-        predictor=PREDICTOR,
+        given=GIVEN,
     output:
         estimates=ESTIMATES,
         csv=f"{STUDY}/estimates.csv",
@@ -76,10 +74,11 @@ rule estimate:
     params:
         analysis=ANALYSIS,
         folder=subpath(input.runs, parent=True),
+        paper=PAPER,
         plan=SESSION.plan_digest,
     shell:
-        'exec "${{PYTHON:-python3}}" -m collocate step estimates --folder {params.folder:q} --claims {input.claims:q}'
-        " --reported {input.reported:q} > {log:q}"
+        'exec "${{PYTHON:-python3}}" -m collocate step estimates --folder {params.folder:q}'
+        " {params.paper} > {log:q}"
 
 
 rule draw:
@@ -96,8 +95,9 @@ rule draw:
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
+        paper=PAPER,
     shell:
-        'exec "${{PYTHON:-python3}}" -m collocate step figures --folder {params.folder:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m collocate step figures --folder {params.folder:q} {params.paper} > {log:q}'
 
 
 rule write_pages:
@@ -105,7 +105,7 @@ rule write_pages:
     input:
         estimates=ESTIMATES,
         figures=FIGURES,
-        claims=CLAIMS,
+        given=GIVEN,
     output:
         PAGES,
     log:
@@ -113,8 +113,9 @@ rule write_pages:
     params:
         analysis=ANALYSIS,
         folder=subpath(input.estimates, parent=True),
+        paper=PAPER,
     shell:
-        'exec "${{PYTHON:-python3}}" -m collocate step pages --folder {params.folder:q} --claims {input.claims:q} > {log:q}'
+        'exec "${{PYTHON:-python3}}" -m collocate step pages --folder {params.folder:q} {params.paper} > {log:q}'
 
 
 rule explore:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import NamedTuple
 
 import pandas as pd
@@ -38,33 +39,39 @@ class Drawing(NamedTuple):
     figure: Figure
 
 
-Function = Callable[[pd.DataFrame], Drawing | None]
-_FIGURES: dict[str, tuple[str, Function]] = {}
+DrawFunction = Callable[[pd.DataFrame], Drawing | None]
 
 
-def figure(caption: str) -> Callable[[Function], Function]:
-    """Register a function as a figure of this name; the caption says what each mark is."""
+def figure(caption: str) -> Callable[[DrawFunction], DrawFunction]:
+    """Make a function a figure of its name; the caption says what each mark is."""
 
-    def register(function: Function) -> Function:
-        _FIGURES[function.__name__] = caption, function
+    def captioned(function: DrawFunction) -> DrawFunction:
+        function.caption = caption
         return function
 
-    return register
+    return captioned
 
 
-def registered() -> dict[str, tuple[str, Function]]:
-    """Name → caption and function of every figure, sorted by name."""
-    for module in iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
-    return dict(sorted(_FIGURES.items()))
+def figures(*more: ModuleType) -> dict[str, DrawFunction]:
+    """Name → function of every figure of this folder, and of more modules, sorted by name."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    functions = {}
+    for module in (*modules, *more):
+        for name, function in vars(module).items():
+            if hasattr(function, "caption"):
+                functions[name] = function
+    return dict(sorted(functions.items()))
 
 
-def draw(folder: Path, data_only: bool = False) -> str:
-    """Write CSV and pictures of each figure; those of figures that are not drawn go."""
+def draw(folder: Path, *more: ModuleType, data_only: bool = False) -> str:
+    """Write CSV and pictures of each figure; those of figures that are not drawn go.
+
+    more: modules with figures beside those of this folder. Gives the line that says which it drew.
+    """
     found, index = estimates.read(folder / "estimates.parquet"), []
     with style.context():
-        for name, (caption, function) in registered().items():
-            drawing, caption = function(found), labels.of_script(folder, caption)
+        for name, function in figures(*more).items():
+            drawing, caption = function(found), labels.of_script(folder, function.caption)
             index.append((name, drawing.title if drawing else "", caption))
             data = folder / f"figures/{name}.csv"
             pictures = [data.with_suffix(ending) for ending in style.METADATA]

@@ -1,25 +1,29 @@
 """What people read of a study: pages in Markdown and HTML, and tables as CSV, of its estimates."""
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 
 from workflow.collocation.study.regular_files import read_text
 
-PAGES = ("results", "claims", "advice", "belief")
+PAGES = ("results", "advice", "belief")
 TABLES = ("alone", "sets", "hosts", "pair", "advice")
 FIGURES = "figures/index.csv"  # which figures there are; without a title where one is not drawn
 ENDINGS = (".csv", ".png", ".pdf")  # of a figure that ships: its data, its pictures
-# Outputs, relative to the study's folder.
-FILES = (
-    *(f"{name}.md" for name in PAGES),
-    *(f"tables/{name}.csv" for name in TABLES),
-    *(f"report/{name}.html" for name in PAGES),
-)
+
+
+def files(pages: Iterable[str] = PAGES) -> list[str]:
+    """Files that are written of these pages, and tables, relative to the study's folder."""
+    return [
+        *(f"{page}.md" for page in pages),
+        *(f"tables/{table}.csv" for table in TABLES),
+        *(f"report/{page}.html" for page in pages),
+    ]
 
 
 def closing(folder: Path) -> str:
     """The last lines of a run: advice first, then where to look. Empty without estimates."""
-    from analysis.report.pages.render import closing_lines  # noqa: PLC0415, the Snakefile needs FILES only
+    from analysis.report.pages.render import closing_lines  # noqa: PLC0415, the Snakefile needs names only
 
     return closing_lines(folder)
 

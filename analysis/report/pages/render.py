@@ -1,7 +1,7 @@
 """estimates.parquet → what people read: pages, their tables as CSV, and the report's HTML."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from html import escape
@@ -19,25 +19,13 @@ from analysis.estimates import table as estimates
 from analysis.files import update
 from analysis.report.pages import PAGES, TABLES, belief, beyond, contents, listed, spelling, tables
 from analysis.report.pages.spelling import known, plain
-from paper import claims, findings
-from paper.rules import CLAIMS
-from paper.rules import read as read_rules
 from workflow.collocation.study.names import implementation_order
-from workflow.collocation.study.regular_files import read_bytes, read_json
+from workflow.collocation.study.regular_files import read_bytes
 
 ROOT, TEMPLATES = Path(__file__).parents[3], Path(__file__).parent / "templates"
-# Markdown, not HTML: `plain` escapes what is not ours.
-ENVIRONMENT = Environment(
-    loader=FileSystemLoader(TEMPLATES),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-RECORDED = ROOT / "docs" / "recorded_advice.json"  # what README's picture shows
 SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent", "cells")
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
-_LINK = re.compile(rf'href="(?:tables/|\.\./)?({"|".join(PAGES)})\.md"')
+_LINK = r'href="(?:tables/|\.\./)?({})\.md"'
 
 
 class Numbers:
@@ -59,16 +47,16 @@ class Numbers:
         return labels.range_of(found[found["jobs"] > 1]["value"])
 
 
-class Study(Numbers):
-    """What pages are made of: a study's estimates, its claims as judged, its advice."""
+class StudyPages(Numbers):
+    """What pages are made of: a study's estimates and its advice."""
 
-    def __init__(self, folder: Path, rules: Path):
+    pages = PAGES
+    templates = (TEMPLATES,)
+
+    def __init__(self, folder: Path):
         super().__init__(folder)
         self.scope = scope(self.estimates)
         self.on_cpu = on_cpu(self.estimates)
-        self.rules = read_rules(rules)
-        self.judged = claims.judged(self.rules, self.estimates)
-        self.post_hoc = claims.post_hoc(self.rules, self.estimates)
         # Jobs as in the paper first, and of these the highest gain.
         found = sorted(advice.advise(self.estimates), key=_gain)
         self.advice = sorted(found, key=lambda each: implementation_order(each.implementation))
@@ -81,8 +69,22 @@ class Study(Numbers):
         # Name → row of the list of figures; empty before any was drawn.
         self.figures = {row["figure"]: row for row in listed(folder)}
 
-    def page(self, template: str, docs: bool = False) -> str:
-        """A template as Markdown; docs: the short form, for docs/."""
+    def page(self, template: str) -> str:
+        """A template as Markdown."""
+        # Not HTML: `plain` escapes what is not ours.
+        environment = Environment(
+            loader=FileSystemLoader(self.templates),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        text = environment.get_template(f"{template}.md.j2").render(self.context())
+        text = re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"
+        return labels.of_script(self.folder, text)
+
+    def context(self) -> dict[str, object]:
+        """What templates may use, by name."""
         get = partial(estimates.get, self.estimates)
 
         def spelt(spell: spelling.Spell) -> Callable[..., str]:
@@ -100,14 +102,12 @@ class Study(Numbers):
             drawn = self.figures.get(name, {})
             return _PICTURE.format(**drawn) if drawn.get("title") else ""
 
-        context = {
+        return {
             "study": self,
-            "beside": lambda name: Numbers(self.folder.with_name(name)),
             "estimates": self.estimates,
             "contents": contents,
             "belief": belief,
             "beyond": beyond,
-            "findings": findings,
             "table": tables.markdown,
             "get": get,
             "of": partial(estimates.of, self.estimates),
@@ -116,25 +116,20 @@ class Study(Numbers):
             "by_host": by_host,
             "predictor": predict.constants(),
             "number": self.number,
-            "verdict": lambda: escape(read_json(RECORDED)["verdict"]),
             "count": lambda name: spelling.count(get("count", name=name)),
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
-            "docs": docs,
             "flat": plain,
             "labels": labels,
             "picture": picture,
             "not_drawn": [name for name, row in self.figures.items() if not row["title"]],
         }
-        text = ENVIRONMENT.get_template(f"{template}.md.j2").render(context)
-        text = re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"
-        return labels.of_script(self.folder, text)
 
     def outputs(self) -> Iterator[tuple[str, str]]:
-        """(file name relative to the study's folder, content) of all of FILES."""
-        for name in PAGES:
+        """(file name relative to the study's folder, content) of pages and tables."""
+        for name in self.pages:
             text = self.page(name)
             yield f"{name}.md", text
-            yield f"report/{name}.html", _html(text, f"{self.name}: {name}")
+            yield f"report/{name}.html", _html(text, f"{self.name}: {name}", self.pages)
         for name in TABLES:
             of = self.advice if name == "advice" else self.estimates
             text = tables.csv(getattr(contents, name)(of))
@@ -145,7 +140,7 @@ def _gain(each: Advice) -> float:
     return -each.advised.stp.value if each.advised else 0.0
 
 
-def _html(markdown: str, title: str) -> str:
+def _html(markdown: str, title: str, pages: Sequence[str]) -> str:
     """A page as one self-contained HTML file: readable on a phone, on paper and at night. Links to
     other pages point to their HTML.
 
@@ -154,8 +149,9 @@ def _html(markdown: str, title: str) -> str:
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
     body = body.replace("<table>", '<div class="table" tabindex="0"><table>')
     body = re.sub('(src|href)="(figures|tables)/', r'\1="../\2/', body)
-    body = _LINK.sub(r'href="\1.html"', body.replace("</table>", "</table></div>"))
-    links = " · ".join(f'<a href="{name}.html">{name}</a>' for name in PAGES)
+    body = re.sub(_LINK.format("|".join(pages)), r'href="\1.html"', body)
+    body = body.replace("</table>", "</table></div>")
+    links = " · ".join(f'<a href="{name}.html">{name}</a>' for name in pages)
     style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -163,15 +159,6 @@ def _html(markdown: str, title: str) -> str:
         f"<title>{escape(title)}</title><style>{style}</style></head>\n"
         f"<body><nav>{links}</nav>\n<main>\n{body}</main></body></html>\n"
     )
-
-
-def shipped(folder: Path, rules: Path) -> Iterator[tuple[str, str]]:
-    """(file name relative to the repository, content) of README.md and the generated docs/."""
-    study = Study(folder, rules)
-    yield "README.md", study.page("readme")
-    yield "docs/results.md", study.page("findings")
-    yield "docs/claims.md", study.page("claims", docs=True)
-    yield "docs/artifact.md", study.page("artifact")
 
 
 def _foremost(found: Iterable[Advice]) -> list[Advice]:
@@ -201,7 +188,9 @@ def closing_lines(folder: Path) -> str:
         said = each.sentences()
         better = f" {said[-1]}" if each.rewrite else ""
         lines.append(f"{labels.job(each.job, each.implementation)}: {said[0]}{better}")
-    lines.append(f"Read in {folder}: results.md, advice.md, claims.md, belief.md, explorer.html")
+    pages = ("results.md", "advice.md", "claims.md", "belief.md", "explorer.html")
+    written = [name for name in pages if (folder / name).exists()]
+    lines.append(f"Read in {folder}: {', '.join(written)}")
     study = folder.name if folder.parent == Path("results") else folder
     lines.append(f"Where a number comes from: collocate explain {study} ID")
     check = "verify" if (folder / "MANIFEST.sha256").exists() else "seal"
@@ -209,19 +198,15 @@ def closing_lines(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def write_pages(folder: Path, rules: Path = CLAIMS) -> None:
+def write_pages(study: StudyPages) -> None:
     """Write a study's pages and tables into its folder."""
-    _write(folder, lambda: Study(folder, rules).outputs())
+    write_texts(study.folder, study.outputs())
 
 
-def write_docs(folder: Path, rules: Path = CLAIMS) -> None:
-    """Write README.md and the generated pages of docs/ from a study that ships."""
-    _write(ROOT, lambda: shipped(folder, rules))
-
-
-def _write(into: Path, files: Callable[[], Iterable[tuple[str, str]]]) -> None:
+def write_texts(folder: Path, texts: Iterable[tuple[str, str]]) -> None:
+    """Write texts, (file name, content), into a folder. Raises ValueError of a wrong template."""
     try:
-        for name, text in files():
-            update(into / name, text)
+        for name, text in texts:
+            update(folder / name, text)
     except TemplateError as error:
         raise ValueError(f"a page's template: {error}") from None

@@ -153,6 +153,7 @@ class Study(Strict):
     """A named grid of cells: scenario x method x implementation x replicate."""
 
     description: str  # shown in the first lines
+    paper: bool = False  # beside the values and the claims of the paper
     cpu: bool = False  # may be measured on a CPU where there is no GPU
     seed: StrictInt = Field(42, ge=0)  # of data, weights and order
     replicates: Replicates = 3  # passes over all cells, each with baselines of its own

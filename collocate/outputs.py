@@ -1,0 +1,65 @@
+"""What is made of a study's records, with the paper beside it or without."""
+
+from contextlib import chdir
+from pathlib import Path
+
+
+def write_estimates(folder: Path, paper: bool) -> None:
+    """runs.parquet → estimates.parquet; paper: with the paper's values and claims."""
+    from analysis.advice import predict
+    from analysis.estimates.build import publish
+
+    if paper:
+        from paper.estimates import ADDITIONS
+
+        publish(folder, ADDITIONS)
+    else:
+        publish(folder, (predict.scored,))
+
+
+def draw_figures(folder: Path, paper: bool, data_only: bool = False) -> str:
+    """estimates.parquet → figures; the line that says which. data_only: no pictures."""
+    from analysis.report.figures import draw
+
+    if paper:
+        from paper import figures
+
+        return draw(folder, figures, data_only=data_only)
+    return draw(folder, data_only=data_only)
+
+
+def write_pages(folder: Path, paper: bool) -> None:
+    """estimates.parquet → pages and tables."""
+    from analysis.report.pages import render
+
+    if paper:
+        from paper.pages import PaperPages
+
+        render.write_pages(PaperPages(folder))
+    else:
+        render.write_pages(render.StudyPages(folder))
+
+
+def derive(folder: Path, paper: bool) -> None:
+    """Everything that `collocate verify` compares, from the records of a folder `results/STUDY`.
+
+    Raises ValueError, with the step that failed.
+    """
+    from analysis.estimates.records.merge import write
+    from analysis.files import one_line
+    from release.manifest import RUNS
+    from workflow.collocation.study.errors import ConfigError
+
+    here = Path("results", folder.name)  # some of its texts tell paths
+    steps = {
+        "records": lambda: write(here.name, here / RUNS, here / "runs.parquet"),
+        "estimates": lambda: write_estimates(here, paper),
+        "figures": lambda: draw_figures(here, paper, data_only=True),
+        "pages": lambda: write_pages(here, paper),
+    }
+    with chdir(folder.parents[1]):
+        for name, step in steps.items():
+            try:
+                step()
+            except (OSError, ValueError, ConfigError) as error:
+                raise ValueError(f"{name}: {one_line(error)[:300]}") from None
