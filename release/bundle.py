@@ -31,8 +31,8 @@ def seal(study: Path, derive: verify.Derive) -> int:
         digests = manifest.digests(study)
         problems = list(_raw_problems(study, digests))
         if not problems:
-            lines = verify.rebuilt(study, digests, derive)
-            problems = [line.text() for line in lines if line.wrong]
+            lines = verify.check_contents(study, digests, derive)
+            problems = [line.text() for line in lines if line.problems]
         if not problems:
             root = manifest.write_lists(study, digests)
     except Exception as error:  # the folder may hold anything
@@ -68,7 +68,7 @@ def artifact(study: Path, output: Path, derive: verify.Derive) -> int:
     study = study.resolve()
     if not (study / MANIFEST).exists():
         raise ValueError(manifest.unsealed(study))
-    if verify.tell(study, verify.verified(study, derive)):
+    if verify.print_problems(study, verify.verify_study(study, derive)):
         raise ValueError(f"{study.name} does not verify; no archive was made")
     files = {name: (ROOT / name).read_bytes() for name in _code_files()}
     for name in (*manifest.shipped(study), RAW, MANIFEST):

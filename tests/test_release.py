@@ -95,8 +95,8 @@ def forge(folder: Path, attempt: Attempt, how, **columns) -> None:
 def wrong(folder: Path) -> list[str]:
     """What verify says of the raw files, without deriving anything."""
     found = manifest.digests(folder)
-    lines = verify.raw(folder, found)
-    return [f"{line.artefact}: {said}" for line in lines for said in line.wrong]
+    lines = verify.check_raw(folder, found)
+    return [f"{line.artefact}: {said}" for line in lines for said in line.problems]
 
 
 def times(path: str, factor: float):
@@ -252,7 +252,7 @@ def test_each_cell_that_was_removed_from_a_sealed_study_is_named(copy):
     removed = [*manifest.attempts(manifest.digests(copy))]
     for attempt in removed:
         shutil.rmtree(copy / attempt.folder)
-    lines = [line.text() for line in verify.verified(copy, derive)]
+    lines = [line.text() for line in verify.verify_study(copy, derive)]
     for attempt in removed:
         assert f"DIFFERS cell {attempt}: was sealed, and is gone" in lines, lines
 
@@ -275,7 +275,7 @@ def test_no_content_raises(copy, name):
     ],
 )
 def test_differences_are_of_values_not_of_bytes(one, other, same):
-    assert (verify.compare(one, other) == []) is same
+    assert (verify.text_differences(one, other) == []) is same
 
 
 def test_what_is_private_or_unfinished_is_not_sealed(copy, capsys):
@@ -447,7 +447,7 @@ def lists(study: Path) -> list[bytes]:
 @pytest.mark.parametrize("name", [manifest.RAW, manifest.MANIFEST, manifest.NOT_RUN])
 @pytest.mark.parametrize("kept", [0, 40, 80, -1, -30])
 def test_a_list_that_was_cut_is_written_anew(copy, monkeypatch, name, kept):
-    monkeypatch.setattr(verify, "rebuilt", lambda study, found, derive: [])
+    monkeypatch.setattr(verify, "check_contents", lambda study, found, derive: [])
     before = lists(copy)
     (copy / name).write_bytes((copy / name).read_bytes()[:kept])
     assert seal(copy, derive) == 0 and lists(copy) == before

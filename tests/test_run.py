@@ -365,7 +365,7 @@ def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(
 ):
     """In its window, or when it is to stop because of another."""
     monkeypatch.setattr(conductor, "CUT_SHORT_S", 0.5)
-    record = cell("naive", scenario).record()
+    record = cell("naive", scenario, timeout={"window": 0.5}).record()
     first, late = record.members
     assert (record.status, first.status) == (status, other)
     assert (late.status, late.signal) == ("timed_out", signal.SIGABRT)
