@@ -1,9 +1,9 @@
-"""`python -m bench`: the study's members against a bare PyTorch loop.
+"""`python -m bench`: compares the study's training processes with a bare PyTorch loop.
 
-In a round every case runs once as the conductor's cell and once as the bare loop: the same number
-of processes under the same method, with the same member specs (cores, threads, input, precision).
-No rate passes or fails. `watching` tells what watching a GPU costs (bench/watching.py),
-`graph-speeds` why a CUDA graph has two speeds (bench/graph_speeds.py).
+Every case runs in pairs: once as a cell of the study, once as the bare loop with the same number of
+processes, method and member specs (cores, threads, input, precision). No rate passes or fails.
+
+`python -m bench watching` measures what watching a GPU costs instead (bench/watching.py).
 """
 
 import argparse
@@ -11,15 +11,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bench import watching
 from bench.bare_loop import measure
-from bench.cells import cell_of, entered, prepare, record_of, started
-from workflow.collocation.gpu import find_devices
+from bench.cells import Case, cell_of, entered, prepare, record_of, start_cell
+from workflow.collocation.gpu import Device, find_devices
 from workflow.collocation.record import source_digest
 from workflow.collocation.record.provenance import collect
 from workflow.collocation.sharing.evidence import Report
@@ -27,142 +26,149 @@ from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.load import load_config
 
 CUDA_CASES = {
-    f"{method}{n}": ("resnet26_cifar10_b128", "bf16", method, n)
-    for method, n in (("naive", 1), ("naive", 7), ("mps", 7), ("mps", 16))
+    f"{method}{jobs}": Case("resnet26_cifar10_b128", "bf16", method, jobs)
+    for method, jobs in (("naive", 1), ("naive", 7), ("mps", 7), ("mps", 16))
 }
-GRAPH = ("resnet26_cifar10_b128", "graph", "naive", 1)
-CPU_CASES = {f"naive{n}": ("tiny_resnet_digits_b32", "paper_step", "naive", n) for n in (1, 2)}
+GRAPH = Case("resnet26_cifar10_b128", "graph", "naive", 1)
+CPU_CASES = {
+    f"naive{jobs}": Case("tiny_resnet_digits_b32", "paper_step", "naive", jobs) for jobs in (1, 2)
+}
 
 
-def bare(cell: Cell, ready: Path, device, folder: Path) -> float:
-    """Samples/s of the bare loop with the same specs and method, which has to be in force."""
+def bare_loop_rate(cell: Cell, ready: Path, device: Device | None, folder: Path) -> float:
+    """Samples/s of all bare loops together, with the cell's member specs and under its method.
+
+    Raises NotInForce if the method is not in force.
+    """
     dataset = json.loads(ready.read_text(encoding="utf-8"))
     with entered(cell, dataset, device, folder) as (sharing, specs):
 
-        def witness(said: list[dict]) -> None:
+        def witness(facts: list[dict]) -> None:
             names = ("pid", "device_uuid", "sm_count", "memory_free", "sm_source")
-            sharing.evidence({i: Report(**{n: of[n] for n in names}) for i, of in enumerate(said)})
+            reports = {}
+            for member, facts_of_process in enumerate(facts):
+                reports[member] = Report(**{name: facts_of_process[name] for name in names})
+            sharing.evidence(reports)
 
         return sum(measure(specs, cell.spec.measure.window_s, witness))
 
 
-def compare(cell: Cell, ready: Path, device, pairs: int) -> None:
-    """Both in turns, ours first in every other round, and what a cell costs beside its window."""
-    rates, costs = {"ours": [], "bare": []}, []
-    for who in ("ours", "bare", "bare", "ours") * (pairs // 2) + ("ours", "bare") * (pairs % 2):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            if who == "bare":
-                rates[who].append(bare(cell, ready, device, folder))
-                continue
-            record = record_of(started(cell, ready, device, folder), folder)
-            of = [member["windows"]["window"] for member in record["members"]]
-            rates[who].append(sum(each["samples_per_s"] for each in of))
-            took = record["timing"]
-            costs.append(took["total_s"] - took["warm_s"] - took["window_s"])
-    ratio = median(o / b for o, b in zip(rates["ours"], rates["bare"], strict=True))
-    ours, plain = median(rates["ours"]), median(rates["bare"])
-    print(f"  ours {ours:,.0f} samples/s, bare {plain:,.0f}, median ratio of pairs {ratio:.3f}")
-    print(f"  a cell takes {median(costs):.2f} s beside its warm-up and window", flush=True)
+def cell_rate(cell: Cell, ready: Path, device: Device | None, folder: Path) -> tuple[float, float]:
+    """Samples/s of all members of a cell, and the seconds it takes beside warm-up and window."""
+    record = record_of(start_cell(cell, ready, device, folder), folder)
+    windows = [member["windows"]["window"] for member in record["members"]]
+    timing = record["timing"]
+    overhead_s = timing["total_s"] - timing["warm_s"] - timing["window_s"]
+    return sum(window["samples_per_s"] for window in windows), overhead_s
 
 
-def watched_s(blocks: int) -> float:
-    """Seconds of a window that holds so many blocks, wherever they begin."""
+def compare_with_bare_loop(cell: Cell, ready: Path, device: Device | None, pairs: int) -> None:
+    """Measure the cell and the bare loop `pairs` times each, in turns, and print medians.
+
+    The cell goes first in every other pair.
+    """
+    cell_rates, bare_rates, overheads_s = [], [], []
+    for pair in range(pairs):
+        order = ("cell", "bare") if pair % 2 == 0 else ("bare", "cell")
+        for program in order:
+            with tempfile.TemporaryDirectory() as folder:
+                if program == "bare":
+                    bare_rates.append(bare_loop_rate(cell, ready, device, Path(folder)))
+                    continue
+                rate, overhead_s = cell_rate(cell, ready, device, Path(folder))
+                cell_rates.append(rate)
+                overheads_s.append(overhead_s)
+    ratio = median(ours / bare for ours, bare in zip(cell_rates, bare_rates, strict=True))
+    ours, bare = median(cell_rates), median(bare_rates)
+    print(f"  ours {ours:,.0f} samples/s, bare {bare:,.0f}, median ratio of pairs {ratio:.3f}")
+    print(f"  a cell takes {median(overheads_s):.2f} s beside its warm-up and window", flush=True)
+
+
+def window_s_for(blocks: int) -> float:
+    """Seconds of a window that holds `blocks` whole blocks of segments, wherever they begin."""
     return len(watching.ORDER) * watching.SEGMENT_S * (blocks + 1)
 
 
-@contextmanager
-def graph_alone(cell: Cell, device) -> Iterator[dict]:
-    """The spec of the only member of a cell, on whose GPU nobody else is; images are random."""
+def profiler_cost(cell: Cell, device: Device, blocks: int) -> dict:
+    """What torch.profiler costs the cell's job, a CUDA graph on random images alone on the GPU."""
+    from bench.profiler import ratios_in_fresh_process
+
     dataset = {"dataset": cell.spec.members[0].job.dataset, "path": ""}
     with (
-        tempfile.TemporaryDirectory() as name,
-        entered(cell, dataset, device, Path(name)) as (_, [spec]),
+        tempfile.TemporaryDirectory() as folder,
+        entered(cell, dataset, device, Path(folder)) as (_, [spec]),
     ):
-        yield spec
+        return watching.cost_of(*ratios_in_fresh_process(spec, device.uuid, blocks))
 
 
-def profiled(cell: Cell, device, blocks: int) -> dict:
-    """What torch.profiler costs the cell's job, which is a CUDA graph."""
-    from bench.graphed import in_fresh_process
-    from bench.profiler import job
-
-    with graph_alone(cell, device) as spec:
-        about = (spec, device.uuid, watching.ORDER, blocks)
-        return watching.told(*in_fresh_process(job, *about))
-
-
-def watched(cell: Cell, ready: Path, device, blocks: int) -> Iterator[tuple[str, dict]]:
-    """Watchers, and what each costs this cell."""
-    ways = {
-        name: partial(watching.cost, cell, ready, device, command)
+def watcher_costs(
+    cell: Cell, ready: Path, device: Device | None, blocks: int
+) -> Iterator[tuple[str, dict]]:
+    """Measure each watcher beside the cell, print a line, and give its name and its cost."""
+    measurements = {
+        name: partial(watching.measure_watcher, cell, ready, device, command)
         for name, command in watching.watchers(device).items()
     }
     if device and cell.spec.implementation.cuda_graph:
-        ways["torch.profiler"] = partial(profiled, cell, device, blocks)
-    for name, way in ways.items():
-        told = way()
-        if told is None:
-            print(f"  {name}: ended by itself", flush=True)
+        measurements["torch.profiler"] = partial(profiler_cost, cell, device, blocks)
+    for watcher, measure_cost in measurements.items():
+        cost = measure_cost()
+        if cost is None:
+            print(f"  {watcher}: ended by itself", flush=True)
             continue
-        said = [
-            f"{what} {value:+.3f} % ({low:+.3f} to {high:+.3f})"
-            for what in ("throughput", "power")
-            for value, low, high in [told[what]]
-            if value == value
-        ]
-        print(f"  {name}: {', '.join(said)}, {told['blocks']} blocks", flush=True)
-        yield name, told
-
-
-def graph_speeds(devices: list, rounds: int, output: Path) -> None:
-    """The runs of bench.graph_speeds on the first GPU, with random images."""
-    from bench.graph_speeds import measure
-
-    cell, (gpu, other, *_) = cell_of(GRAPH, 1.0), [*(each.uuid for each in devices), "-1"]
-    with graph_alone(cell, devices[0]) as spec:
-        measure(spec, gpu, other, rounds, output)
+        changes = []
+        for quantity in ("throughput", "power"):
+            percent, low, high = cost[quantity]
+            if percent == percent:  # NaN: not measured
+                changes.append(f"{quantity} {percent:+.3f} % ({low:+.3f} to {high:+.3f})")
+        print(f"  {watcher}: {', '.join(changes)}, {cost['blocks']} blocks", flush=True)
+        yield watcher, cost
 
 
 def main(argv: list[str] | None = None) -> int:
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m bench", description=__doc__, formatter_class=layout)
-    devices, why = find_devices(load_config({}).gpu)
+    """The command line; returns the exit code."""
+    devices, _ = find_devices(load_config({}).gpu)
     device = next(iter(devices), None)
-    known = CUDA_CASES | {"graph1": GRAPH} if device else CPU_CASES
+    cases = CUDA_CASES | {"graph1": GRAPH} if device else CPU_CASES
+    parser = argparse.ArgumentParser(
+        "python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
-    add("--case", nargs="+", choices=known, help=f"of {', '.join(known)}; all, but see watching")
+    add("--case", nargs="+", choices=cases, help=f"of {', '.join(cases)}; all, but see watching")
     add("--pairs", type=int, default=3, help="of each case, ours and bare (3)")
     add("--seconds", type=float, default=3.0, help="window of each run (3)")
     add("--blocks", type=int, default=8, help="of four segments each, of watching (8)")
     add("--data", type=Path, default=Path("data"))
-    add("--output", type=Path, help="of watching and graph-speeds: a JSON file")
-    add("other", nargs="?", choices=["watching", "graph-speeds"], help="instead of the bare loop")
+    add("--output", type=Path, help="of watching: a JSON file")
+    add("bench", nargs="?", choices=["watching"], help="instead of the bare loop")
     args = parser.parse_args(argv)
-    if args.other == "graph-speeds":
-        if not device:
-            sys.exit(f"bench: graph-speeds needs a GPU: {why}")
-        graph_speeds(devices, args.pairs, args.output or Path("graph_speeds.json"))
-        return 0
-    if "graph1" in (args.case or ()) and args.other != "watching":
+    is_watching = args.bench == "watching"
+    if "graph1" in (args.case or ()) and not is_watching:
         parser.error("--case graph1 is for watching: the bare loop has no graph")
-    found = {}
-    # What waits for its host wavers by 10 % from second to second: too much to see a watcher.
-    steady = ["graph1"] if args.other and device else [case for case in known if case != "graph1"]
-    for name in args.case or steady:
-        cell = cell_of(known[name], watched_s(args.blocks) if args.other else args.seconds)
+    # A job that waits for its host varies by 10 % from second to second, which would hide what a
+    # watcher costs; a graph does not.
+    if is_watching and device:
+        default_cases = ["graph1"]
+    else:
+        default_cases = [name for name in cases if name != "graph1"]
+    results = {}
+    for name in args.case or default_cases:
+        cell = cell_of(cases[name], window_s_for(args.blocks) if is_watching else args.seconds)
         ready = prepare(cell, args.data)
-        print(f"{cell.id} on {device.name if device else 'CPU'}", flush=True)
-        if args.other:
-            about = {"gpu": device.name if device else "CPU"}
-            about |= collect(device.driver if device else None, source_digest.code())
-            found[cell.id] = about | {"watchers": {}}
-            for watcher, told in watched(cell, ready, device, args.blocks):
-                found[cell.id]["watchers"][watcher] = told
-                if args.output:  # at once: what follows may be stopped
-                    args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        else:
-            compare(cell, ready, device, args.pairs)
+        gpu = device.name if device else "CPU"
+        print(f"{cell.id} on {gpu}", flush=True)
+        if not is_watching:
+            compare_with_bare_loop(cell, ready, device, args.pairs)
+            continue
+        provenance = collect(device.driver if device else None, source_digest.code())
+        costs = {}
+        results[cell.id] = {"gpu": gpu, **provenance, "watchers": costs}
+        for watcher, cost in watcher_costs(cell, ready, device, args.blocks):
+            costs[watcher] = cost
+            if args.output:  # after each watcher: the next one may be interrupted
+                args.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

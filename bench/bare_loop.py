@@ -1,7 +1,7 @@
-"""A bare PyTorch training loop in N separate processes: what the members are compared with.
+"""A bare PyTorch training loop in several processes, with which the study's members are compared.
 
-One process for each member spec (kind vision, resident input, no graph): the same cores, threads,
-model, precision and input as the members', but no conductor, no events and no record.
+One process for each member spec (kind vision, resident input, no graph), on the same cores and with
+the same threads, model, precision and input, but without conductor, events and record.
 """
 
 import multiprocessing
@@ -9,13 +9,18 @@ import os
 import time
 from collections.abc import Callable
 from itertools import count
+from multiprocessing.connection import Connection
 
 
-def process(spec: dict, seconds: float, wire) -> None:
-    """One plain training process. Over `wire` (a Connection) it sends what it finds of its device
-    once it is warm, waits there for anything, trains, and sends its samples/s.
+def train(spec: dict, seconds: float, connection: Connection) -> None:
+    """Train as one bare process.
+
+    Sends its PID and what it knows of its device once it is warm, waits for any answer, trains for
+    `seconds`, and sends its samples/s.
     """
-    os.environ.update({k: v for k, v in spec["environment"].items() if v is not None})
+    os.environ.update(
+        {name: text for name, text in spec["environment"].items() if text is not None}
+    )
     os.sched_setaffinity(0, spec["cores"])
     import torch
 
@@ -34,21 +39,25 @@ def process(spec: dict, seconds: float, wire) -> None:
     facts = device_facts(device)
     dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
     source = open_input(VisionJob, dataset, spec, device)
-    import timm  # which a CPU build of torch bears once `models` is imported
+    import timm  # after `models`, without which a CPU build of torch cannot import it
 
     layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
     model = timm.create_model(spec["model"], num_classes=spec["classes"], **spec["model_args"])
     model = model.to(device, memory_format=layout).train()
-    wanted = ("lr", "momentum", "nesterov", "weight_decay")
-    settings = {key: spec["optimizer"][key] for key in wanted}
-    optimizer = torch.optim.SGD(model.parameters(), **settings)
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=spec["optimizer"]["lr"],
+        momentum=spec["optimizer"]["momentum"],
+        nesterov=spec["optimizer"]["nesterov"],
+        weight_decay=spec["optimizer"]["weight_decay"],
+    )
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=spec["label_smoothing"])
     bf16, numbers = spec["precision"] == "bf16", count()
 
-    def run(least: int, seconds: float) -> float:
-        """Train at least that many steps and that long; samples/s."""
+    def run(min_steps: int, min_seconds: float) -> float:
+        """Train for at least so many steps and seconds; samples/s."""
         steps, began = 0, time.monotonic()
-        while steps < least or time.monotonic() - began < seconds:
+        while steps < min_steps or time.monotonic() - began < min_seconds:
             images, labels = source.batch(next(numbers))
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
                 loss = criterion(model(images), labels)
@@ -61,37 +70,38 @@ def process(spec: dict, seconds: float, wire) -> None:
         synchronize()
         return steps * spec["batch_size"] / (time.monotonic() - began)
 
-    run(1, 0)  # holds cuDNN's autotuning: the warm-up's seconds count from its end
+    run(1, 0)  # cuDNN chooses kernels in the first step, which does not count as warm-up
     run(spec["warmup_steps"] - 1, spec["warmup_s"] or 0)
-    wire.send({"pid": os.getpid(), **facts})
-    wire.recv()
-    run(1, 0.5)  # until all have begun
-    wire.send(run(1, seconds))
+    connection.send({"pid": os.getpid(), **facts})
+    connection.recv()
+    run(1, 0.5)  # until all processes train
+    connection.send(run(1, seconds))
 
 
 def measure(
-    specs: list[dict], seconds: float, at_barrier: Callable[[list[dict]], object]
+    specs: list[dict], seconds: float, at_barrier: Callable[[list[dict]], None]
 ) -> list[float]:
-    """Run one process per spec at once; samples/s of each.
+    """Train one process for each member spec at the same time; returns samples/s of each.
 
-    at_barrier is called when all are warm and none goes on, with what each said of itself: its
-    `pid` and models.device.device_facts. What it raises ends the processes and passes through.
-    Raises EOFError when a process ends before its time, whose own words are on stderr.
+    at_barrier is called when all processes are warm and wait. It gets each one's `pid` and what
+    models.device.device_facts says of its device. What it raises ends all processes.
+    Raises EOFError when a process ends too early; its own error is on stderr.
     """
     context = multiprocessing.get_context("spawn")
-    wires, processes = [], []
+    connections, processes = [], []
     try:
         for spec in specs:
-            ours, theirs = context.Pipe()
-            processes.append(context.Process(target=process, args=(spec, seconds, theirs)))
-            processes[-1].start()
-            theirs.close()  # so that the end of the process is the end of the pipe
-            wires.append(ours)
-        at_barrier([wire.recv() for wire in wires])
-        for wire in wires:
-            wire.send("go")
-        return [wire.recv() for wire in wires]
+            connection, child_connection = context.Pipe()
+            process = context.Process(target=train, args=(spec, seconds, child_connection))
+            process.start()
+            processes.append(process)
+            child_connection.close()  # so that the end of the process is the end of the pipe
+            connections.append(connection)
+        at_barrier([connection.recv() for connection in connections])
+        for connection in connections:
+            connection.send("go")
+        return [connection.recv() for connection in connections]
     finally:
-        for each in processes:
-            each.kill()
-            each.join()
+        for process in processes:
+            process.kill()
+            process.join()

@@ -1,4 +1,4 @@
-"""Cells that a bench measures without Snakemake: planned, prepared, started, read."""
+"""Runs single cells for a bench, without Snakemake: plan, prepare data, start, read the record."""
 
 import json
 import subprocess
@@ -6,56 +6,87 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from workflow.collocation import sharing as methods
-from workflow.collocation.gpu import cores
+from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.run.task import Task, member_specs
+from workflow.collocation.sharing.base import Method
 from workflow.collocation.study.definition import CONFIG, Study
 from workflow.collocation.study.grid import Cell, expand
 from workflow.collocation.study.load import load_workloads
 
-CORES_FOR = 16  # each member has the cores of a set of so many
+CORES_FOR = 16  # each member gets its share of the cores as in a set of this many jobs
 
 
-def cell_of(case: tuple, seconds: float) -> Cell:
-    """The plan's cell of a case, measured for that long."""
-    workload, implementation, method, n = case
-    times = {"window_s": seconds, "warmup_s": 1.0, "settle_s": 0.5, "min_steps": 10}
+class Case(NamedTuple):
+    """Some equal jobs under one method."""
+
+    workload: str
+    implementation: str
+    method: str
+    jobs: int
+
+
+def cell_of(case: Case, window_s: float) -> Cell:
+    """The cell that a study would plan for a case, with a window of this many seconds."""
+    ladder = {
+        "workloads": [case.workload],
+        "implementations": [case.implementation],
+        "counts": {case.jobs: [case.method]},
+    }
     study = Study(
         description="bench",
-        measure={"kind": "window", "autotune": "concurrent", **times},
-        cores_for=max(n, CORES_FOR),
-        ladders=[
-            {"workloads": [workload], "implementations": [implementation], "counts": {n: [method]}}
-        ],
+        measure={
+            "kind": "window",
+            "autotune": "concurrent",
+            "window_s": window_s,
+            "warmup_s": 1.0,
+            "settle_s": 0.5,
+            "min_steps": 10,
+        },
+        cores_for=max(case.jobs, CORES_FOR),
+        ladders=[ladder],
     )
     cells = expand(study, load_workloads(CONFIG / "workloads.yaml"))
-    return next(cell for cell in cells if cell.n == n and cell.method == method)
+    return next(cell for cell in cells if cell.n == case.jobs and cell.method == case.method)
 
 
 def prepare(cell: Cell, data: Path) -> Path:
-    """Make the cell's dataset ready; the file that says so."""
+    """Prepare the cell's dataset in the folder `data`; returns the file that says it is ready."""
     job = cell.spec.members[0].job
     ready = data / "ready" / "bench" / f"{job.dataset}.json"
-    command = [sys.executable, "-m", "models.data", "prepare", job.dataset, "--root", data]
-    command += ["--ready", ready, "--input-size", job.input_size]
-    subprocess.run(list(map(str, command)), check=True)
+    command = [sys.executable, "-m", "models.data", "prepare", job.dataset]
+    command += ["--root", str(data), "--ready", str(ready), "--input-size", str(job.input_size)]
+    subprocess.run(command, check=True)
     return ready
 
 
-def started(cell: Cell, ready: Path, device, folder: Path, **told) -> subprocess.Popen:
-    """The conductor of the cell, in `folder`; its run.json will be there."""
-    gpu, output = device.uuid if device else "cpu", folder / "run.json"
-    told |= {"output": output, "spec": cell.spec, "gpu": gpu, "data": [ready]}
-    task = Task(study="bench", cell=cell.id, **told)
-    task.write(folder / "job.json")
-    command = [sys.executable, "-m", "workflow.collocation.run.cell", str(folder / "job.json")]
+def start_cell(
+    cell: Cell, ready: Path, device: Device | None, folder: Path, **settings
+) -> subprocess.Popen:
+    """Start the conductor of a cell, which writes run.json into `folder`.
+
+    settings: further fields of its Task.
+    """
+    task = Task(
+        study="bench",
+        cell=cell.id,
+        output=folder / "run.json",
+        spec=cell.spec,
+        gpu=device.uuid if device else "cpu",
+        data=[ready],
+        **settings,
+    )
+    job_file = folder / "job.json"
+    task.write(job_file)
+    command = [sys.executable, "-m", "workflow.collocation.run.cell", str(job_file)]
     return subprocess.Popen(command)
 
 
 def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
-    """What the conductor recorded, once it has ended; ends the bench where that was not well."""
+    """Wait for a conductor, and read run.json; exits unless the cell completed."""
     code, path = conductor.wait(), folder / "run.json"
     record = json.loads(path.read_text("utf-8")) if code == 0 else {"status": f"exit code {code}"}
     if record["status"] != "completed":
@@ -64,14 +95,25 @@ def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
 
 
 @contextmanager
-def entered(cell: Cell, dataset: dict, device, folder: Path) -> Iterator[tuple]:
-    """The cell's method, in force, and the specs of its members."""
-    sets, _ = cores.plan_conditions(cell.spec.shares(), numa=device.numa_node if device else None)
-    key, where = (device.uuid, "cuda") if device else ("cpu", "cpu")
+def entered(
+    cell: Cell, dataset: dict, device: Device | None, folder: Path
+) -> Iterator[tuple[Method, list[dict]]]:
+    """Lock the device and set up the cell's method; gives the method and its members' specs."""
+    core_sets, _ = cores.plan_conditions(
+        cell.spec.shares(), numa=device.numa_node if device else None
+    )
+    lock_key = device.uuid if device else "cpu"
     with (
-        device_lock(key, {"study": "bench", "cell": cell.id}, lambda holder: None),
+        device_lock(lock_key, {"study": "bench", "cell": cell.id}, lambda holder: None),
         methods.enter(cell.spec, device, folder) as sharing,
     ):
-        environments = [sharing.environment(index) for index in range(cell.n)]
-        named = {dataset["dataset"]: dataset}
-        yield sharing, member_specs(cell.spec, where, sets, environments, named, folder, 1)
+        specs = member_specs(
+            cell.spec,
+            "cuda" if device else "cpu",
+            core_sets,
+            [sharing.environment(member) for member in range(cell.n)],
+            {dataset["dataset"]: dataset},
+            folder,
+            replicate=1,
+        )
+        yield sharing, specs

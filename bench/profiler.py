@@ -1,57 +1,95 @@
-"""What torch.profiler costs the job that it sees, for `python -m bench watching`.
+"""What torch.profiler costs the job that it profiles, for `python -m bench watching`.
 
-It runs within the job, so the job is a process of ours that replays a captured training step. In
-half of the segments it is seen; what the profiler does with what it saw lies outside of them.
+The profiler runs within the job, so the job is a process of ours that replays a training step which
+was captured as a CUDA graph. Half of the segments are profiled; the work that the profiler does
+after a segment is not counted.
 """
 
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from itertools import count
+from multiprocessing import get_context
 
 import numpy as np
 import torch
 from torch.profiler import profile
 
-from bench.graphed import READY, graphed
-from bench.watching import energy_of
+from bench.watching import ORDER, energy_of
+from models.graph import FIRST_STEPS, GraphedStep
+from models.inputs import ResidentImages
+from models.jobs.vision import VisionJob
+from models.process import set_up
 
+READY = FIRST_STEPS + 200  # steps before the first measurement
 SEGMENT_S = 3.0  # some 500,000 kernels
 
 
-def segment(steps: Callable[[int], None], joules: Callable[[], float]) -> tuple[float, float]:
-    """Steps/s and watts over SEGMENT_S."""
-    n, before, began = 0, joules(), time.monotonic()
-    while (took := time.monotonic() - began) < SEGMENT_S:
-        steps(20)
-        n += 20
-    return n / took, (joules() - before) / took
+def ratios_in_fresh_process(spec: dict, gpu: str, blocks: int) -> tuple[list[float], list[float]]:
+    """`ratios` of the job of this member spec, in a process that has not touched CUDA yet.
+
+    gpu: UUID of the GPU whose energy counter is read.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_ratios_of_job, spec, gpu, blocks).result()
 
 
 def ratios(
-    steps: Callable[[int], None], joules: Callable[[], float], order: tuple, blocks: int
+    run_steps: Callable[[int], None], read_joules: Callable[[], float], blocks: int
 ) -> tuple[list[float], list[float]]:
-    """For each block of segments, "on" and "off" in this order, the rate with the profiler over
-    that without, and the power.
+    """The profiled over the unprofiled step rate, and the same of the power, for each block.
+
+    A block is one segment for each entry of watching.ORDER. run_steps: runs so many steps.
     """
-    found = []
+    block_ratios = []
     for _ in range(blocks):
-        seen: dict[str, list] = {"on": [], "off": []}
-        for state in order:
+        segments: dict[str, list] = {"on": [], "off": []}
+        for state in ORDER:
             with profile() if state == "on" else nullcontext():
-                steps(50)
-                seen[state].append(segment(steps, joules))
-        found.append(np.mean(seen["on"], axis=0) / np.mean(seen["off"], axis=0))
-    rates, powers = np.transpose(found).tolist()
+                run_steps(50)
+                segments[state].append(_measure_segment(run_steps, read_joules))
+        block_ratios.append(np.mean(segments["on"], axis=0) / np.mean(segments["off"], axis=0))
+    rates, powers = np.transpose(block_ratios).tolist()
     return rates, powers
 
 
-def job(spec: dict, gpu: str, order: tuple, blocks: int) -> tuple[list[float], list[float]]:
-    """`ratios` of the job of this spec of a member on the GPU of this UUID."""
-    launch = graphed(spec)
+def _measure_segment(
+    run_steps: Callable[[int], None], read_joules: Callable[[], float]
+) -> tuple[float, float]:
+    """Steps/s and watts over SEGMENT_S."""
+    steps, joules_before, began = 0, read_joules(), time.monotonic()
+    while (elapsed_s := time.monotonic() - began) < SEGMENT_S:
+        run_steps(20)
+        steps += 20
+    return steps / elapsed_s, (read_joules() - joules_before) / elapsed_s
 
-    def steps(n: int) -> None:
-        launch(n)
+
+def _ratios_of_job(spec: dict, gpu: str, blocks: int) -> tuple[list[float], list[float]]:
+    launch = _captured_step(spec)
+
+    def run_steps(steps: int) -> None:
+        launch(steps)
         torch.cuda.synchronize()
 
-    steps(READY)
-    return ratios(steps, energy_of(gpu), order, blocks)
+    run_steps(READY)
+    return ratios(run_steps, energy_of(gpu), blocks)
+
+
+def _captured_step(spec: dict) -> Callable[[int], None]:
+    """A function that launches so many steps on random images; the first call captures them."""
+    # CUDA reads the environment when it is initialised, so it is set here.
+    for name, setting in spec["environment"].items():
+        if setting is not None:
+            os.environ[name] = setting
+    device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
+    images = draw(256, size=(5_000, 3, 40, 40)).astype("uint8")
+    arrays = {"images": images, "labels": draw(10, size=5_000)}
+    graph = GraphedStep(VisionJob(spec, device), ResidentImages(arrays, spec, device), device)
+
+    def launch(steps: int) -> None:
+        for _ in range(steps):
+            graph.step(graph.batch(next(numbers)))
+
+    return launch

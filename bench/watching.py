@@ -1,10 +1,12 @@
 """`python -m bench watching`: what watching a GPU costs the job that trains on it.
 
-One long cell for each watcher. A watcher runs in two of four segments, in palindromes, so that what
-drifts evenly cancels. It is started at the beginning of each of these and killed at its end: a host
-engine samples on for a client that is only stopped. `ours` is the cell's own sampler, stopped
-(SIGSTOP) between them; beside another watcher the cell has none. Power is by the GPU's energy
-counter, over the same segments.
+One long cell for each watcher. Time is cut into segments, four to a block; the watcher runs in two
+of the four, in an order that reads the same backwards, so that an even drift cancels. A watcher is
+started at the beginning of its segments and killed at their end, because a DCGM host engine goes on
+sampling for a client that is only stopped.
+
+The watcher `ours` is the cell's own sampler, stopped (SIGSTOP) in its other segments. Beside any
+other watcher the cell has no sampler. Power is by the GPU's energy counter.
 """
 
 import shutil
@@ -15,23 +17,25 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pynvml
 from scipy import stats
 
-from bench.cells import record_of, started
+from bench.cells import record_of, start_cell
+from workflow.collocation.gpu import Device
 from workflow.collocation.record import step_times
 from workflow.collocation.study.grid import Cell
 
 SAMPLER = "workflow.collocation.telemetry.sampler"
-ORDER = ("off", "on", "on", "off")  # of a block of segments
-# Of a segment, and of it, at its beginning, what does not count, in which a watcher starts or ends.
-# The energy counter moves in steps of 0.1 s.
+ORDER = ("off", "on", "on", "off")  # whether the watcher runs, in the segments of a block
+# Length of a segment, and the part at its beginning that does not count, in which a watcher starts
+# or ends. The energy counter moves in steps of 0.1 s.
 SEGMENT_S, SETTLE_S = 5.0, 1.5
-SILENT = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
 FIELDS = "timestamp,power.draw,utilization.gpu,utilization.memory,memory.used,pstate"
 POLL = """import sys, time, pynvml as n
 n.nvmlInit(); card = n.nvmlDeviceGetHandleByUUID(sys.argv[1])
@@ -40,110 +44,143 @@ while True:
     n.nvmlDeviceGetMemoryInfo(card), time.sleep(0.1)"""
 
 
-def watchers(device) -> dict[str, list[str] | None]:
-    """Watcher → its command, of those that are installed; None: the cell's own sampler."""
+class Segment(NamedTuple):
+    """A stretch of time with or without the watcher."""
+
+    state: str  # "on" or "off"
+    start_ns: int  # on the monotonic clock
+    end_ns: int
+    joules: float | None  # that the GPU used, if that was measured
+
+
+def watchers(device: Device | None) -> dict[str, list[str] | None]:
+    """Commands of the installed watchers by name; None for the cell's own sampler."""
     if not device:
         return {"ours": None}
-    found = {
+    commands = {
         "nvidia-smi -l 1": ["nvidia-smi", "-l", "1", f"--query-gpu={FIELDS}", "--format=csv"],
         "NVML, 10 Hz": [sys.executable, "-c", POLL, device.uuid],
-        # Where a host engine runs; elsewhere it ends at once, and its row is left out.
+        # Where no host engine runs, it ends at once and has no row.
         "dcgmi, 10 Hz": ["dcgmi", "dmon", "-d", "100", "-e", "203,204,1001,1002,1003,1004,1005"],
     }
-    return {"ours": None} | {n: words for n, words in found.items() if shutil.which(words[0])}
+    installed = {name: words for name, words in commands.items() if shutil.which(words[0])}
+    return {"ours": None, **installed}
 
 
-def cost(cell: Cell, ready: Path, device, command: list[str] | None) -> dict | None:
-    """What throughput and power change by beside the watcher (%): [value, low, high], 95 %.
+def measure_watcher(
+    cell: Cell, ready: Path, device: Device | None, command: list[str] | None
+) -> dict | None:
+    """Run the cell beside a watcher, and return `cost_of` its blocks.
 
-    None where the watcher ended by itself.
+    command: the watcher's, or None for the cell's own sampler. Returns None if the watcher ended by
+    itself.
     """
-    source = {"telemetry": {"source": "off"}} if command else {}
+    settings = {"telemetry": {"source": "off"}} if command else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        conductor = started(cell, ready, device, folder, **source)
+        conductor = start_cell(cell, ready, device, folder, **settings)
         log = folder / "log/conductor.log"
-        while conductor.poll() is None and not (
-            log.exists() and "started:" in log.read_text("utf-8")
-        ):
+        while conductor.poll() is None:
+            if log.exists() and "started:" in log.read_text("utf-8"):
+                break
             time.sleep(0.05)
-        segments = followed(conductor, command, device)
+        segments = run_segments(conductor, command, device)
         record = record_of(conductor, folder)
         if segments is None:
             return None
-        rates, powers = block_ratios(segments, record, pq.read_table(folder / "steps.parquet"))
-    return told(rates, powers)
+        return cost_of(*block_ratios(segments, record, pq.read_table(folder / "steps.parquet")))
 
 
-def told(rates: list[float], powers: list[float]) -> dict:
-    """What the blocks' ratios tell, and the ratios."""
-    found = {"throughput": change(rates), "power": change(powers), "blocks": len(rates)}
-    return found | {"ratios": {"throughput": rates, "power": powers}}
+def cost_of(rates: list[float], powers: list[float]) -> dict:
+    """Changes of throughput and power ([percent, low, high]), number of blocks, and their ratios.
+
+    rates, powers: the ratio with over without the watcher, for each block.
+    """
+    return {
+        "throughput": percent_change(rates),
+        "power": percent_change(powers),
+        "blocks": len(rates),
+        "ratios": {"throughput": rates, "power": powers},
+    }
 
 
 def energy_of(gpu: str) -> Callable[[], float]:
-    """A function that reads the energy counter (J) of the GPU of this UUID."""
+    """A function that reads the energy counter (J) of the GPU with this UUID."""
     pynvml.nvmlInit()
     card = pynvml.nvmlDeviceGetHandleByUUID(gpu)
     return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3
 
 
-def followed(conductor: subprocess.Popen, command: list[str] | None, device) -> list[tuple] | None:
-    """The segments until the cell ends: state, from when to when (ns), joules or None. None where
-    the watcher ended by itself.
-    """
-    read, segments = energy_of(device.uuid) if device else lambda: None, []
-    with suppress(psutil.NoSuchProcess):  # the cell's own ends before the conductor does
-        children = psutil.Process(conductor.pid).children()
-        sampler = None if command else next(c for c in children if SAMPLER in c.cmdline())
+def run_segments(
+    conductor: subprocess.Popen, command: list[str] | None, device: Device | None
+) -> list[Segment] | None:
+    """Start and stop the watcher until the cell ends; None if the watcher ended by itself."""
+    segments = []
+    read_joules = energy_of(device.uuid) if device else lambda: None
+    with suppress(psutil.NoSuchProcess):  # the cell's own sampler ends before the conductor does
+        sampler = None
+        if command is None:
+            children = psutil.Process(conductor.pid).children()
+            sampler = next(child for child in children if SAMPLER in child.cmdline())
         while conductor.poll() is None:
-            state, process = ORDER[len(segments) % len(ORDER)], None
+            state, watcher = ORDER[len(segments) % len(ORDER)], None
             with ExitStack() as stack:
-                if sampler:
-                    sampler.resume() if state == "on" else sampler.suspend()
+                if sampler and state == "on":
+                    sampler.resume()
+                elif sampler:
+                    sampler.suspend()
                 elif state == "on":
-                    process = stack.enter_context(subprocess.Popen(command, **SILENT))
-                    stack.callback(process.kill)
+                    watcher = subprocess.Popen(
+                        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                    )
+                    stack.enter_context(watcher)
+                    stack.callback(watcher.kill)
                 time.sleep(SETTLE_S)
-                start, before = time.monotonic_ns(), read()
+                start_ns, joules_before = time.monotonic_ns(), read_joules()
                 time.sleep(SEGMENT_S - SETTLE_S)
-                stop, after = time.monotonic_ns(), read()
-                if process and process.poll() is not None:
+                end_ns, joules_after = time.monotonic_ns(), read_joules()
+                if watcher and watcher.poll() is not None:
                     return None
-            segments.append((state, start, stop, after and after - before))
+            joules = joules_after - joules_before if device else None
+            segments.append(Segment(state, start_ns, end_ns, joules))
         if sampler:
             sampler.resume()
     return segments
 
 
-def block_ratios(segments: list[tuple], record: dict, table) -> tuple[list[float], list[float]]:
-    """For each block in the window, the rate beside the watcher over the rate without; and power,
-    where that is known.
+def block_ratios(
+    segments: list[Segment], record: dict, table: pa.Table
+) -> tuple[list[float], list[float]]:
+    """Step rate with over without the watcher, and the same of power, for each block in the window.
+
+    record: run.json of the cell. table: its steps.parquet. Power is NaN where it was not measured.
     """
-    (window,), meta = record["windows"], table.schema.metadata
-    ends = table["tick"].to_numpy() * int(meta[b"tick_ns"]) + int(meta[b"origin_ns"])
-    of = table["member"].to_numpy()
-    members = [ends[of == member] for member in np.unique(of)]
+    [window] = record["windows"]
+    step_ends = [end_ns for end_ns, _ in step_times.read(table).values()]
     rates, powers = [], []
-    for at in range(0, len(segments) - len(ORDER) + 1, len(ORDER)):
-        block = segments[at : at + len(ORDER)]
-        if block[0][1] < window["start_ns"] or block[-1][2] > window["end_ns"]:
+    for first in range(0, len(segments) - len(ORDER) + 1, len(ORDER)):
+        block = segments[first : first + len(ORDER)]
+        if block[0].start_ns < window["start_ns"] or block[-1].end_ns > window["end_ns"]:
             continue
-        logs: dict[str, list[float]] = {"off": [], "on": []}
+        log_rates: dict[str, list[float]] = {"off": [], "on": []}
         watts: dict[str, list[float]] = {"off": [], "on": []}
-        for state, start, stop, joules in block:
-            steps = sum(step_times.fractional_steps(e[:-1], e[1:], start, stop) for e in members)
-            logs[state].append(np.log(steps / (stop - start)))
-            watts[state].append((joules or np.nan) / (stop - start))
-        rates.append(float(np.exp(np.mean(logs["on"]) - np.mean(logs["off"]))))
+        for state, start_ns, end_ns, joules in block:
+            steps = sum(
+                step_times.fractional_steps(ends[:-1], ends[1:], start_ns, end_ns)
+                for ends in step_ends
+            )
+            log_rates[state].append(np.log(steps / (end_ns - start_ns)))
+            watts[state].append((joules or np.nan) / (end_ns - start_ns))
+        rates.append(float(np.exp(np.mean(log_rates["on"]) - np.mean(log_rates["off"]))))
         powers.append(float(np.mean(watts["on"]) / np.mean(watts["off"])))
     return rates, powers
 
 
-def change(ratios: list[float]) -> list[float]:
-    """Percent, and its 95 % t interval over blocks, on logs; NaN where nothing is known."""
+def percent_change(ratios: list[float]) -> list[float]:
+    """Geometric mean of ratios as a change in percent, with its 95 % t interval; NaN below two."""
     if len(ratios) < 2:
         return [float("nan")] * 3
     logs = np.log(ratios)
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    return [float(100 * (np.exp(logs.mean() + add) - 1)) for add in (0, -half, half)]
+    half_width = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    limits = (logs.mean(), logs.mean() - half_width, logs.mean() + half_width)
+    return [float(100 * (np.exp(log) - 1)) for log in limits]

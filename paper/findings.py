@@ -12,7 +12,7 @@ from analysis.estimates.table import Row
 from analysis.report.figures import select
 from workflow.collocation.study.regular_files import read_json
 
-RESULTS = Path(__file__).parents[1] / "results"  # watching.json, graph_speeds.json: by bench/
+RESULTS = Path(__file__).parents[1] / "results"  # of watching.json and graph_speeds.json
 CROWD, ROOMY = (7, 8), 0.9  # jobs; of their number as STP, from which they have room
 
 

@@ -1,4 +1,4 @@
-"""Unpacking an archive that somebody else made: plain files and folders, within bounds.
+"""Unpacks an archive that somebody else made: plain files and folders only, within bounds.
 
 All headers are checked before anything is written, and no more is read than the bounds allow.
 """
@@ -15,11 +15,12 @@ from typing import BinaryIO
 from analysis.files import printable
 from workflow.collocation.study.regular_files import open_regular
 
-MOST_MEMBERS = 50_000
-MOST_BYTES = 1_000_000_000  # of all files together; a study that ships has 30 MB
-MOST_PADDING = 1 << 24  # bytes after the last member
-MOST_HEADER = 16_384  # bytes between the contents of two files
-MOST_NAME, MOST_PART, MOST_DEEP = 1000, 255, 20  # characters of a name, bytes of a part, parts
+MAX_MEMBERS = 50_000
+MAX_BYTES = 1_000_000_000  # of all files together; a study that ships has 30 MB
+MAX_PADDING = 1 << 24  # bytes after the last member
+MAX_HEADER = 16_384  # bytes between the contents of two files
+MAX_NAME, MAX_PART = 1000, 255  # characters of a name, bytes between two slashes
+MAX_DEPTH = 20
 DECOMPRESS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # new in Python 3.11.4
 
@@ -28,81 +29,97 @@ class Refused(ValueError):
     """Why an archive is not unpacked, in words that follow its name."""
 
 
-class _Forward:
-    """The content of an archive, in which tarfile can only go forward, in bounded steps."""
+class _ForwardReader:
+    """The content of an archive, which tarfile can read only forward, in bounded steps."""
 
-    def __init__(self, content: BinaryIO, most: int):
+    def __init__(self, content: BinaryIO, limit: int):
         self.content, self.tell = content, content.tell
-        self.most = self.left = most  # bytes to be read until the next member
-        self.last = b""  # what was read last
+        self.limit = self.remaining = limit  # bytes that may be read until the next member
+        self.last_read = b""
 
-    def seek(self, place: int) -> None:
-        if place < self.tell():
+    def seek(self, position: int) -> None:
+        if position < self.tell():
             raise Refused("a header leads back into the archive")
-        self.content.seek(place)
+        self.content.seek(position)
 
     def read(self, size: int) -> bytes:
-        self.left -= size
-        if size < 0 or self.left < 0:
-            raise Refused(f"a header is longer than {self.most} bytes")
-        self.last = self.content.read(size)
-        return self.last
+        self.remaining -= size
+        if size < 0 or self.remaining < 0:
+            raise Refused(f"a header is longer than {self.limit} bytes")
+        self.last_read = self.content.read(size)
+        return self.last_read
 
 
 def unpack(bundle: Path, folder: Path) -> None:
-    """Unpack a tar archive (plain, gz, bz2 or xz). Raises Refused, with nothing written, where it
-    is damaged or holds anything but plain files and folders with plain names.
+    """Unpack a tar archive (plain, gz, bz2 or xz) into a folder.
+
+    Raises Refused, with nothing written, if it is damaged, or holds anything but plain files and
+    folders with plain names.
     """
     with open_regular(bundle) as file:
         decompress = DECOMPRESS.get(file.read(2), open)
     with decompress(bundle, "rb") as content:
-        after = ""
+        position = ""
         try:
-            for member in _members(tarfile.TarFile(fileobj=_Forward(content, MOST_HEADER))):
-                after = f" after {_shown(member)}"
+            archive = tarfile.TarFile(fileobj=_ForwardReader(content, MAX_HEADER))
+            for member in _checked_members(archive):
+                position = f" after {_name_text(member)}"
             end = content.tell()
-            while content.read(MOST_HEADER):  # to the checksum
-                if content.tell() - end > MOST_PADDING:
-                    raise Refused(f"goes on for more than {MOST_PADDING:,} bytes after its end")
+            while content.read(MAX_HEADER):  # to the end, where a checksum is verified
+                if content.tell() - end > MAX_PADDING:
+                    raise Refused(f"goes on for more than {MAX_PADDING:,} bytes after its end")
         except Refused:
             raise
-        except Exception as error:  # whatever it holds
-            raise Refused(f"is no tar archive, or is damaged{after}: {error}") from error
+        except Exception as error:  # the archive may hold anything
+            raise Refused(f"is no tar archive, or is damaged{position}: {error}") from error
         content.seek(0)
-        archive = tarfile.TarFile(fileobj=_Forward(content, MOST_BYTES), copybufsize=MOST_HEADER)
-        archive.extractall(folder, _members(archive), **FILTER)
+        archive = tarfile.TarFile(
+            fileobj=_ForwardReader(content, MAX_BYTES), copybufsize=MAX_HEADER
+        )
+        archive.extractall(folder, _checked_members(archive), **FILTER)
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Each member, checked before anything that follows its header is read. Raises Refused."""
-    files, folders, total, reader = set(), set(), 0, archive.fileobj
+def _checked_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Each member, checked before anything after its header is read. Raises Refused."""
+    files, folders, total_bytes, reader = set(), set(), 0, archive.fileobj
     for count, member in enumerate(archive, 1):
-        name, path = member.name, PurePosixPath(member.name)
-        folder, above, total = member.isdir(), {*path.parents}, total + member.size
-        plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.sparse is None
-        outside = name.startswith("/") or ".." in path.parts or not (path.parts or folder)
-        longest = max(map(len, map(os.fsencode, path.parts)), default=0)
-        long = len(name) > MOST_NAME or longest > MOST_PART or len(path.parts) > MOST_DEEP
-        twice = not files.isdisjoint({path, *above}) or (path in folders and not folder)
-        for wrong, words in (
-            (not (plain or folder), "is a link, a device or else no plain file or folder"),
-            (outside, "does not lie below the archive's folder"),
-            (not name.isprintable(), "has characters in its name that cannot be printed"),
-            (long, "has too long a name"),
-            (member.size < 0, "tells a size below 0"),
-            (twice, "is there twice"),
-            (total > MOST_BYTES, f"would make it more than {MOST_BYTES:,} bytes"),
-            (count > MOST_MEMBERS, f"would make it more than {MOST_MEMBERS:,} files and folders"),
-        ):
-            if wrong:
-                raise Refused(f"{_shown(member)} {words}")
-        (folders if folder else files).add(path)
-        folders |= above
-        reader.left = reader.most
+        path, is_folder = PurePosixPath(member.name), member.isdir()
+        parents = {*path.parents}
+        total_bytes += member.size
+        is_repeated = not files.isdisjoint({path, *parents})
+        is_repeated |= path in folders and not is_folder
+        problem = _header_problem(member)
+        if not problem and is_repeated:
+            problem = "is there twice"
+        elif not problem and total_bytes > MAX_BYTES:
+            problem = f"would make it more than {MAX_BYTES:,} bytes"
+        elif not problem and count > MAX_MEMBERS:
+            problem = f"would make it more than {MAX_MEMBERS:,} files and folders"
+        if problem:
+            raise Refused(f"{_name_text(member)} {problem}")
+        (folders if is_folder else files).add(path)
+        folders |= parents
+        reader.remaining = reader.limit
         yield member
-    if reader.last != bytes(tarfile.BLOCKSIZE):
+    if reader.last_read != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("its end is missing")
 
 
-def _shown(member: tarfile.TarInfo) -> str:
+def _header_problem(member: tarfile.TarInfo) -> str | None:
+    """What is wrong with one member's header, in words that follow its name."""
+    name, parts = member.name, PurePosixPath(member.name).parts
+    is_plain_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.sparse is None
+    if not (is_plain_file or member.isdir()):
+        return "is a link, a device or else no plain file or folder"
+    if name.startswith("/") or ".." in parts or not (parts or member.isdir()):
+        return "does not lie below the archive's folder"
+    if not name.isprintable():
+        return "has characters in its name that cannot be printed"
+    longest_part = max((len(os.fsencode(part)) for part in parts), default=0)
+    if len(name) > MAX_NAME or longest_part > MAX_PART or len(parts) > MAX_DEPTH:
+        return "has too long a name"
+    return "tells a size below 0" if member.size < 0 else None
+
+
+def _name_text(member: tarfile.TarInfo) -> str:
     return f"member '{printable(member.name)[:100]}'"

@@ -1,4 +1,4 @@
-"""The files of a study that ship, and their SHA-256 as `sha256sum` writes and checks them.
+"""Which files of a study ship, and the lists of their SHA-256, as `sha256sum` writes them.
 
 raw.sha256 lists the raw files, as they were measured; its own SHA-256 is the study's root.
 MANIFEST.sha256 lists raw.sha256 and everything derived.
@@ -19,23 +19,23 @@ RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|datasets/[^/]+)\.json|(runs|not_run)\.txt")
 _LINE = re.compile(r"^([0-9a-f]{64})  (.+)\n", re.MULTILINE)
 _ATTEMPT = re.compile(r"cells/((?:[^/]+/){3}r\d+)/a(\d+)/([^/]+)")
-# What an invocation leaves behind, or what is large and soon made again.
+# Files of one run of the workflow, and large files that are soon made again.
 _NEVER = {"complete", "report.zip", "report.html", RAW, MANIFEST}
 _NEVER_ENDING = (".svg", ".partial")
-_UNSEEN = {"log", "jobs", "plan", "ready", "mlruns"}  # folders
-# Made by libraries that write other bytes with each version: not made again, but held by its hash.
+_NEVER_FOLDERS = {"log", "jobs", "plan", "ready", "mlruns"}
+# Their bytes change with the libraries that write them: protected by hashes, and not made again.
 _AS_SEALED = (".png", ".pdf", "explorer.html")
 
 
 class Attempt(NamedTuple):
-    """One attempt at a cell."""
+    """One attempt at measuring a cell."""
 
     cell: str
     number: int
 
     @property
     def folder(self) -> str:
-        """Relative to the study's folder."""
+        """Its folder, relative to the study's."""
         return f"cells/{self.cell}/a{self.number}"
 
     def __str__(self) -> str:
@@ -43,12 +43,13 @@ class Attempt(NamedTuple):
 
 
 def attempts(names: Iterable[str]) -> dict[Attempt, list[str]]:
-    """Attempt → the names of its files, among files of a study."""
-    found: dict[Attempt, list[str]] = {}
+    """The attempts among a study's files, sorted, each with the names of its files."""
+    files: dict[Attempt, list[str]] = {}
     for name in names:
-        if of := _ATTEMPT.fullmatch(name):
-            found.setdefault(Attempt(of[1], int(of[2])), []).append(of[3])
-    return dict(sorted(found.items()))
+        if match := _ATTEMPT.fullmatch(name):
+            cell, number, file = match.groups()
+            files.setdefault(Attempt(cell, int(number)), []).append(file)
+    return dict(sorted(files.items()))
 
 
 def is_raw(name: str) -> bool:
@@ -57,22 +58,23 @@ def is_raw(name: str) -> bool:
 
 
 def by_value(name: str) -> bool:
-    """Whether a file is made anew and compared by its values; any other has to be as it was."""
+    """Whether a file is derived again and compared by value; others are compared by SHA-256."""
     return not (is_raw(name) or name.endswith(_AS_SEALED))
 
 
 def never_ships(name: str) -> bool:
-    """Whether a file is of an invocation (logs, locks), or large and soon made again."""
-    unseen = any(part.startswith(".") or part in _UNSEEN for part in name.split("/"))
-    return unseen or name in _NEVER or name.endswith(_NEVER_ENDING)
+    """Whether a file belongs to one run of the workflow (logs, locks), or is soon made again."""
+    if name in _NEVER or name.endswith(_NEVER_ENDING):
+        return True
+    return any(part.startswith(".") or part in _NEVER_FOLDERS for part in name.split("/"))
 
 
 def shipped(folder: Path) -> list[str]:
-    """The files of a study that ship, by name relative to it, sorted; without the two lists.
+    """Names of a study's files that ship, sorted, relative to its folder, without the two lists.
 
-    Raises ValueError for a link or anything else that is no plain file: it is never opened.
+    Raises ValueError for a link or anything else that is no plain file, without opening it.
     """
-    found = []
+    names = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if never_ships(name):
@@ -80,61 +82,63 @@ def shipped(folder: Path) -> list[str]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ValueError(f"{name} is a link or no plain file: it is not opened")
         if path.is_file():
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def sha256(path: Path) -> str:
+    """SHA-256 of a regular file, in hexadecimal."""
     with open_regular(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Name → SHA-256 of the files of a study that ship."""
+    """SHA-256 of a study's files that ship, by name."""
     return {name: sha256(folder / name) for name in shipped(folder)}
 
 
-def text(found: Mapping[str, str]) -> str:
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(found.items()))
+def list_text(files: Mapping[str, str]) -> str:
+    """The text of a list of files, from their SHA-256 by name."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
 
 
-def read(path: Path) -> dict[str, str]:
-    """Name → SHA-256 of a list's whole lines: it may be cut off. Raises OSError."""
+def read_list(path: Path) -> dict[str, str]:
+    """SHA-256 by name from a list; of one that was cut off, the whole lines. Raises OSError."""
     lines = _LINE.findall(read_bytes(path).decode("utf-8", errors="replace"))
     return {name: digest for digest, name in lines}
 
 
-def write(folder: Path, found: Mapping[str, str]) -> str:
-    """Write both lists of a study's files; the root."""
-    raw = {name: digest for name, digest in found.items() if is_raw(name)}
-    update(folder / RAW, text(raw))
-    derived = {name: digest for name, digest in found.items() if name not in raw}
-    update(folder / MANIFEST, text(derived | {RAW: root(folder)}))
+def write_lists(folder: Path, files: Mapping[str, str]) -> str:
+    """Write both lists of a study, from its files' SHA-256 by name; returns the root."""
+    raw = {name: digest for name, digest in files.items() if is_raw(name)}
+    update(folder / RAW, list_text(raw))
+    derived = {name: digest for name, digest in files.items() if name not in raw}
+    update(folder / MANIFEST, list_text(derived | {RAW: root(folder)}))
     return root(folder)
 
 
 def root(folder: Path) -> str:
-    """The SHA-256 of the list of raw files, for a place outside the folder to hold on to."""
+    """SHA-256 of a study's list of raw files, which can be published elsewhere."""
     return sha256(folder / RAW)
 
 
-def listed(folder: Path) -> list[str]:
-    """The records that the study was analysed from, by name relative to its folder."""
+def analysed_records(folder: Path) -> list[str]:
+    """The records (run.json) that a study was analysed from, relative to its folder."""
     lines = read_text(folder / RUNS).splitlines()
     return ["cells/" + line.rpartition("/cells/")[2] for line in lines]
 
 
+def cells_not_run(folder: Path, names: Iterable[str]) -> list[str]:
+    """Ids of planned cells that have no record among the study's files, sorted."""
+    planned = {cell["id"] for cell in read_json(folder / PLAN)}
+    return sorted(planned - {attempt.cell for attempt in attempts(names)})
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file of these lines, if its content changes."""
     update(path, "".join(f"{line}\n" for line in lines))
 
 
-def not_run(folder: Path, names: Iterable[str]) -> list[str]:
-    """The planned cells of which there is no record among files of a study, sorted."""
-    return sorted(
-        {cell["id"] for cell in read_json(folder / PLAN)} - {a.cell for a in attempts(names)}
-    )
-
-
 def unsealed(study: Path) -> str:
-    """What is said of a study that has no lists of its files."""
+    """The message about a study without lists of its files."""
     return f"{study} is not sealed"

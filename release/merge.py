@@ -1,7 +1,7 @@
-"""Take in cells of the same study that were measured elsewhere, from a folder or a bundle.
+"""Merges cells of the same study that were measured elsewhere, from a folder or an archive.
 
-Attempts are checked as verify checks them, and copied one by one. What does not belong is
-named and left out; nothing that was measured is overwritten.
+Attempts are checked as `collocate verify` checks them, and copied one by one. Those that do not
+belong to the study are named and left out; nothing that was measured is overwritten.
 """
 
 import json
@@ -14,8 +14,9 @@ from itertools import count
 from pathlib import Path
 
 from analysis.files import one_line, printable, whole
-from release import checks, manifest
+from release import manifest
 from release.archive import unpack
+from release.checks import check_attempts
 from release.manifest import RUN, Attempt
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.plan.attempts import scan
@@ -30,95 +31,112 @@ from workflow.collocation.study.regular_files import read_json
 
 
 def merge(source: Path, config: Sequence[str]) -> int:
-    """Merge; gives the exit code. Raises ValueError with one line where nothing can be merged."""
+    """Merge the attempts of a folder or an archive into a study; returns the exit code.
+
+    config: settings as `key=value`; without `study` the source's own study. Raises ValueError with
+    one line if nothing can be merged.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            # Nothing is measured; everything is planned.
+            # Plan all cells of the study, as on any machine; nothing is measured.
             values = read_values(config) | {"gpu": "cpu", "measure": True}
             if not source.exists():
                 raise ValueError("no such file or folder")
-            folder = _unpacked(source, Path(scratch)) if source.is_file() else source
-            names = manifest.shipped(folder)
-            found = {a: files for a, files in manifest.attempts(names).items() if RUN in files}
-            if not found:
+            folder = _unpack(source, Path(scratch)) if source.is_file() else source
+            attempts = manifest.attempts(manifest.shipped(folder))
+            attempts = {attempt: files for attempt, files in attempts.items() if RUN in files}
+            if not attempts:
                 raise ValueError(
                     f"there is no cells/SCENARIO/IMPLEMENTATION/METHOD/rBLOCK/aATTEMPT/{RUN}"
                 )
             if values.get("study", "auto") == "auto":
-                values["study"] = read_json(folder / next(iter(found)).folder / RUN)["study"]
+                first = next(iter(attempts))
+                values["study"] = read_json(folder / first.folder / RUN)["study"]
             session = open_session(values)
             if session.sealed:
                 raise ValueError(f"{session.folder} is sealed; another folder: results=FOLDER")
             with folder_lock(session.folder, holder(session)):
-                came, known, said = _into(session, folder, found)
-        except Exception as error:  # whatever it holds, it is named
-            why = one_line(error) or type(error).__name__
-            raise ValueError(f"nothing more is merged from {printable(source)}: {why}") from None
-    for sentence in said:
+                merged, present, sentences = _merge_attempts(session, folder, attempts)
+        except Exception as error:  # the source may hold anything
+            reason = one_line(error) or type(error).__name__
+            message = f"nothing more is merged from {printable(source)}: {reason}"
+            raise ValueError(message) from None
+    for sentence in sentences:
         print(printable(sentence), file=sys.stderr)
-    print(f"{session.folder}: {came} attempts merged, {known} were there already")
-    return 0 if came or known else 1
+    print(f"{session.folder}: {merged} attempts merged, {present} were there already")
+    return 0 if merged or present else 1
 
 
-def _unpacked(bundle: Path, folder: Path) -> Path:
-    """The folder that a bundle holds, or else the one that it was unpacked to."""
+def _unpack(bundle: Path, folder: Path) -> Path:
+    """Unpack an archive into a folder; returns the only folder in it, or else that folder."""
     unpack(bundle, folder)
-    inside = list(folder.iterdir())
-    return inside[0] if len(inside) == 1 else folder
+    entries = list(folder.iterdir())
+    return entries[0] if len(entries) == 1 else folder
 
 
-def _into(
-    session: Session, source: Path, found: Mapping[Attempt, list[str]]
+def _merge_attempts(
+    session: Session, source: Path, attempts: Mapping[Attempt, list[str]]
 ) -> tuple[int, int, list[str]]:
-    """Merge under the lock of the study's folder.
+    """Merge the attempts of a folder, each with the names of its files, into the session's study.
 
-    Returns how many attempts came, how many were there, and sentences on replicates with another
-    number and on what was left out.
+    Returns how many were merged, how many were present already, and sentences on replicates that
+    got another number and on attempts that were left out.
     """
-    records, said = _checked(session, source, found)
-    tried = scan(session.cells_folder)
-    there = [one.record for each in tried.values() for one in each if one.record]
-    answered = {record.cell.id for record in there if record.status in RESULTS}
-    taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
-    taken |= {_split(cell)[1] for cell in tried}
-    came, moved = 0, {}
-    for attempt, replicate in _places(records, there, taken).items():
-        kind, own = _split(attempt.cell)
+    records, sentences = _accepted_records(session, source, attempts)
+    present, taken, answered = [], set(), set()
+    for cell, cell_attempts in scan(session.cells_folder).items():
+        taken.add(_split(cell)[1])
+        present += [attempt.record for attempt in cell_attempts if attempt.record]
+    for record in present:
+        if record.status in RESULTS:
+            answered.add(record.cell.id)
+    taken |= {cell.replicate for cell in session.cells if cell.replicate > ELSEWHERE}
+    merged, renumbered = 0, {}
+    for attempt, replicate in _new_replicates(records, present, taken).items():
+        kind, source_replicate = _split(attempt.cell)
         cell, status = f"{kind}/r{replicate}", records[attempt].status
         if cell in answered and status in FAULTS:
-            said.append(f"cell {attempt}: {status}, and has a result here")
+            sentences.append(f"cell {attempt}: {status}, and has a result here")
             continue
-        _copy(source, attempt, found[attempt], session.cells_folder, cell)
-        came += 1
-        moved |= {own: replicate} if own != replicate else {}
-    said += [f"its replicate {a} is replicate {b} here" for a, b in sorted(moved.items())]
-    return came, len(records) - came, said
+        _copy(source, attempt, attempts[attempt], session.cells_folder, cell)
+        merged += 1
+        if replicate != source_replicate:
+            renumbered[source_replicate] = replicate
+    for source_replicate, replicate in sorted(renumbered.items()):
+        sentences.append(f"its replicate {source_replicate} is replicate {replicate} here")
+    return merged, len(records) - merged, sentences
 
 
-def _checked(
-    session: Session, source: Path, found: Mapping[Attempt, list[str]]
+def _accepted_records(
+    session: Session, source: Path, attempts: Mapping[Attempt, list[str]]
 ) -> tuple[dict[Attempt, Record], list[str]]:
-    """The records that belong to the study, and a sentence for each of the others."""
-    listed = source / manifest.RAW
-    sealed = manifest.read(listed) if listed.exists() else None
-    names = [f"{attempt.folder}/{file}" for attempt, files in found.items() for file in files]
-    digests = {name: manifest.sha256(source / name) for name in names}
+    """The records that belong to the study, and a sentence for each attempt that does not."""
+    raw_list = source / manifest.RAW
+    sealed = manifest.read_list(raw_list) if raw_list.exists() else None
+    digests = {}
+    for attempt, files in attempts.items():
+        for file in files:
+            name = f"{attempt.folder}/{file}"
+            digests[name] = manifest.sha256(source / name)
     planned = {cell.id: cell for cell in session.cells}
     records, left_out = {}, []
-    for one in checks.examined(source, digests):
-        wrong = [_misfit(session.name, planned, one.record)] if one.record else []
+    for check in check_attempts(source, digests):
+        attempt, problems = check.attempt, list(check.problems)
         if sealed is not None:
-            own = {n: d for n, d in digests.items() if n.startswith(f"{one.attempt.folder}/")}
-            wrong += [] if own.items() <= sealed.items() else ["is not what was sealed"]
-        if said := next(filter(None, [*wrong, *one.wrong]), ""):
-            left_out.append(f"cell {one.attempt}: {said}")
+            names = [f"{attempt.folder}/{file}" for file in attempts[attempt]]
+            if any(sealed.get(name) != digests[name] for name in names):
+                problems.insert(0, "is not what was sealed")
+        if check.record and (misfit := _misfit(session.name, planned, check.record)):
+            problems.insert(0, misfit)
+        if problems:
+            left_out.append(f"cell {attempt}: {problems[0]}")
         else:
-            records[one.attempt] = one.record
+            records[attempt] = check.record
     return records, left_out
 
 
-def _misfit(study: str, planned: Mapping, record: Record) -> str:
-    """Why a record is none of this study's; empty if it is."""
+def _misfit(study: str, planned: Mapping, record: Record) -> str | None:
+    """Why a record does not belong to this study; None if it does."""
     if record.study != study:
         return f"belongs to study {record.study!r}"
     if record.status == "postponed":
@@ -129,29 +147,35 @@ def _misfit(study: str, planned: Mapping, record: Record) -> str:
     if digest(record.spec) != cell.digest:
         differing = changes(record.spec, cell.spec.to_json())[:3]
         return f"was measured with other settings: {', '.join(differing)}"
-    return ""
+    return None
 
 
-def _places(
-    records: Mapping[Attempt, Record], there: Iterable[Record], taken: set[int]
+def _new_replicates(
+    records: Mapping[Attempt, Record], present: Iterable[Record], taken: set[int]
 ) -> dict[Attempt, int]:
-    """The replicate here of each record that is not there.
+    """The replicate that each attempt whose record is not present gets in the study.
 
-    A replicate stays one: it goes where records of it are, or else to the first of its number, that
-    number and 1000, and so on, that the study has nothing of. taken: replicates that it has.
+    Attempts of one replicate stay together. They go to the replicate that has records of it, or
+    else to a free one: its own number, that number and 1000, and so on. taken: replicates in use.
     """
-    home = {_identity(record): record.cell.replicate for record in there}
-    replicates, found = defaultdict(list), {}
+    replicate_of = {_identity(record): record.cell.replicate for record in present}
+    taken = {*taken, *replicate_of.values()}
+    attempts_by_replicate = defaultdict(list)
     for attempt in sorted(records):
-        replicates[_split(attempt.cell)[1]].append(attempt)
-    taken = {*taken, *home.values()}
-    for number, attempts in sorted(replicates.items()):
-        known = {a: home[key] for a in attempts if (key := _identity(records[a])) in home}
-        free = (n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in taken)
-        to = min(known.values()) if known else next(free)
-        taken.add(to)
-        found |= {a: to for a in attempts if a not in known}
-    return found
+        attempts_by_replicate[_split(attempt.cell)[1]].append(attempt)
+    new_replicates = {}
+    for number, attempts in sorted(attempts_by_replicate.items()):
+        homes = {attempt: replicate_of.get(_identity(records[attempt])) for attempt in attempts}
+        present_homes = [home for home in homes.values() if home is not None]
+        if present_homes:
+            replicate = min(present_homes)
+        else:
+            replicate = next(n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in taken)
+        taken.add(replicate)
+        for attempt, home in homes.items():
+            if home is None:
+                new_replicates[attempt] = replicate
+    return new_replicates
 
 
 def _split(cell: str) -> tuple[str, int]:
@@ -161,22 +185,24 @@ def _split(cell: str) -> tuple[str, int]:
 
 
 def _identity(record: Record) -> str:
-    """What no two measurements have in common, wherever a record of one lies: the step times; where
-    it has none, what was begun when, and where.
+    """A text that no two measurements share: the hash of its step times, or when it began where.
+
+    It does not depend on the replicate's number, which a merge may change.
     """
     if STEPS in record.files:
         return record.files[STEPS].sha256
     kind, replicate = _split(record.cell.id)
-    of = record.provenance
-    return json.dumps([kind, replicate % ELSEWHERE, of.get("machine"), of.get("started_at")])
+    machine, began = map(record.provenance.get, ("machine", "started_at"))
+    return json.dumps([kind, replicate % ELSEWHERE, machine, began])
 
 
 def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cell: str) -> None:
-    """Give an attempt the next number of its cell here, and copy it there: it appears whole."""
-    names = (path.parent.name[1:] for path in (cells / cell).glob(f"a*/{RUN}"))
-    number = max((int(name) for name in names if name.isdecimal()), default=0) + 1
+    """Copy an attempt into the cell's folder below `cells`, as its next attempt, whole or not."""
+    folders = (path.parent.name for path in (cells / cell).glob(f"a*/{RUN}"))
+    numbers = [int(name[1:]) for name in folders if name[1:].isdecimal()]
+    number = max(numbers, default=0) + 1
     target = cells / cell / f"a{number}"
-    shutil.rmtree(target, ignore_errors=True)  # a log of one that was interrupted
+    shutil.rmtree(target, ignore_errors=True)  # it may hold the log of an interrupted attempt
     with whole(target) as partial:
         partial.mkdir()
         for file in files:

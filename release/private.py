@@ -1,6 +1,6 @@
-"""Strings that should not leave a machine: its name, its users, their paths, addresses, tokens.
+"""Finds private strings in files: names of machines and users, paths, addresses, tokens.
 
-Looked for in texts, JSON and Parquet. GPU UUIDs and random aliases of machines may stay.
+It searches texts, JSON, CSV and Parquet. GPU UUIDs and random aliases of machines may stay.
 """
 
 import getpass
@@ -10,7 +10,6 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pyarrow import csv
 
 from workflow.collocation.study.redaction import HIDDEN, secrets_in
 
-# Names that many machines have tell nothing.
+# Names that many machines have are not private.
 COMMON = {"localhost", "localhost.localdomain", "root", "user", "vm", "ubuntu", "debian", "host"}
 COMMON |= {"/root", "/home"}
 PLACES = "home|u|Users|users|root|work|tmp|mnt|media|scratch|var|opt|srv|workspaces?|private|gpfs"
@@ -40,12 +39,12 @@ PATTERNS = {
     "address": r"(?<![\w.=])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
     r"|(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,37}[0-9A-Fa-f](?:%\w+)?(?![\w:])",
 }
-# What code says of every machine.
+# What the code itself says, on every machine.
 HARMLESS = ("/tmp/gpu-collocation-locks", "/tmp/nvidia-mps", "127.0.0.1", "0.0.0.0")
 
 
-def own_names() -> dict[str, str]:
-    """This machine's names and its user's, each with what it is."""
+def local_names() -> dict[str, str]:
+    """This machine's names and its user's, each with its kind."""
     hosts = (socket.gethostname(), socket.getfqdn())
     names = dict.fromkeys((*hosts, *(name.partition(".")[0] for name in hosts)), "host name")
     users = (os.environ.get(variable, "") for variable in ("USER", "LOGNAME", "SUDO_USER"))
@@ -56,34 +55,45 @@ def own_names() -> dict[str, str]:
 
 
 class Detector:
-    """Finds private strings; `names`: text → what it is, besides patterns that hold anywhere."""
+    """Finds private strings by patterns that hold anywhere, and by names.
+
+    names: kind of each name, such as "host name"; by default those of this machine.
+    """
 
     def __init__(self, names: Mapping[str, str] | None = None):
-        own = (own_names() if names is None else names).items()
-        words = [(kind, rf"(?<!\w){re.escape(name)}(?!\w)") for name, kind in own]
-        self.kinds = {*PATTERNS, *(kind for kind, _ in words)}
-        self.patterns = [(kind, re.compile(p)) for kind, p in [*PATTERNS.items(), *words]]
+        if names is None:
+            names = local_names()
+        self.patterns = [(kind, re.compile(pattern)) for kind, pattern in PATTERNS.items()]
+        for name, kind in names.items():
+            self.patterns.append((kind, re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")))
+        self.kinds = {kind for kind, _ in self.patterns}
 
     def in_text(self, text: str) -> dict[str, str]:
-        """What was found → its kind; of secrets the first kind."""
-        found = {
-            one[0]: kind
-            for kind, pattern in self.patterns
-            for one in pattern.finditer(text)
-            if kind != "address" or _is_address(one[0])
-        }
-        found = {one: kind for one, kind in found.items() if not one.startswith(HARMLESS)}
-        return found | dict(reversed([*secrets_in(text)]))
+        """Private strings in a text, each with its kind; secrets have their first kind."""
+        strings = {}
+        for kind, pattern in self.patterns:
+            for match in pattern.finditer(text):
+                string = match[0]
+                if kind == "address" and not _is_address(string):
+                    continue
+                if not string.startswith(HARMLESS):
+                    strings[string] = kind
+        return strings | dict(reversed([*secrets_in(text)]))
 
     def search(self, folder: Path, names: Iterable[str]) -> Iterator[str]:
-        """Sentences: what files hold, and where; of a secret its beginning. Images are left out."""
+        """Sentences on what the files with these names hold; images are left out.
+
+        Of a secret only the beginning is shown.
+        """
         for name in names:
             if name.endswith((".png", ".pdf", ".gz")):
                 continue
-            for found, kind in self.in_text(_text(folder / name)).items():
-                beginning = found[:4] * (len(found) > 15)
-                shown = repr(found) if kind in self.kinds else f"{beginning}{HIDDEN}"
-                yield f"private: {name}: {kind} {shown}"
+            for string, kind in self.in_text(_text(folder / name)).items():
+                if kind in self.kinds:
+                    yield f"private: {name}: {kind} {string!r}"
+                else:
+                    beginning = string[:4] if len(string) > 15 else ""
+                    yield f"private: {name}: {kind} {beginning}{HIDDEN}"
 
 
 def _text(path: Path) -> str:
@@ -96,15 +106,18 @@ def _text(path: Path) -> str:
             table = csv.read_csv(path)
     if table is None:
         return path.read_text(encoding="utf-8", errors="replace")
-    texts = [c.unique().to_pylist() for c in table.columns if c.type in (pa.string(), pa.binary())]
-    return "\n".join([table.schema.to_string(), *map(str, chain(*texts))])
+    texts = [table.schema.to_string()]
+    for column in table.columns:
+        if column.type in (pa.string(), pa.binary()):
+            texts += map(str, column.unique().to_pylist())
+    return "\n".join(texts)
 
 
 def _is_address(text: str) -> bool:
     try:
-        found = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    if found.version == 6:  # 12:34:56 is a time, a::b may be code
+    if address.version == 6:  # 12:34:56 is a time, a::b may be code
         return len(text) > 6 and any(character.isdigit() for character in text)
-    return max(found.packed) > 9  # 7.6.1.1 is a section
+    return max(address.packed) > 9  # 7.6.1.1 is a section

@@ -1,8 +1,7 @@
-"""Do the shipped results follow from the shipped raw files? A line for what does not.
+"""Verifies that a study's shipped results follow from its raw files, and prints what does not.
 
-Raw files are held against raw.sha256 and each other. Everything derived is made anew in a
-temporary folder, by the commands that the workflow's rules call, and compared by value; of figures
-the data that they draw, but no image.
+Raw files are checked against raw.sha256 and each other. Everything derived is derived again in a
+temporary folder and compared by value; of figures their data, but no image.
 """
 
 import math
@@ -10,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice, repeat, zip_longest
 from multiprocessing import get_context
@@ -23,10 +22,10 @@ from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_ra
 from workflow.collocation.process_lifetime import end_with_parent
 
 PROCESSES = 2  # as many as a small machine has cores
-CLAIMS = "claims.md"  # the page of a study that is held against the paper
-# Makes all that is derived, in a folder with raw files; whether the paper stands beside them.
+CLAIMS = "claims.md"  # the page of a study that is compared with the paper
+# Derives everything in a folder with raw files; the second argument: whether to add the paper.
 Derive = Callable[[Path, bool], None]
-SHOWN = 3  # differences that an artefact's line names
+MAX_DIFFERENCES = 3  # that the line of an artefact names
 LIMITS = """\
 What no list of a study's own can prove is that it was measured at all: whoever makes up raw files
 that agree with each other passes. Compare the root above with one that was published, or measure
@@ -34,97 +33,120 @@ anew and compare the studies."""
 _NUMBER = re.compile(r"([-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?)")
 
 
-class Line(NamedTuple):
-    """What is said of an artefact: that it follows, or in which ways it does not."""
+class ArtefactCheck(NamedTuple):
+    """What was found about one artefact; without problems it follows from the raw files."""
 
     artefact: str
-    wrong: Sequence[str] = ()
-    counted: str = ""
+    problems: Sequence[str] = ()
+    summary: str = ""  # what was checked, if there is no problem
 
     def text(self) -> str:
-        more = ["and more"] if len(self.wrong) > SHOWN else []
-        said = "; ".join(map(printable, [*self.wrong[:SHOWN], *more]))
-        return f"DIFFERS {printable(self.artefact)}: {said}"
+        """The line that is printed of an artefact with problems."""
+        sentences = [printable(problem) for problem in self.problems[:MAX_DIFFERENCES]]
+        if len(self.problems) > MAX_DIFFERENCES:
+            sentences.append("and more")
+        return f"DIFFERS {printable(self.artefact)}: {'; '.join(sentences)}"
 
 
-def verified(study: Path, derive: Derive) -> list[Line]:
-    """All that can be said of a study's folder. Never raises for what it holds."""
+def verify_study(study: Path, derive: Derive) -> list[ArtefactCheck]:
+    """Check a sealed study's folder completely. Never raises for what it holds."""
     study, lists = study.resolve(), f"{MANIFEST} and {RAW}"
-    if not any((study / name).exists() for name in (MANIFEST, RAW)):
-        return [Line(lists, [manifest.unsealed(study)])]
+    if not (study / MANIFEST).exists() and not (study / RAW).exists():
+        return [ArtefactCheck(lists, [manifest.unsealed(study)])]
     try:
-        derived_list, raw_list = manifest.read(study / MANIFEST), manifest.read(study / RAW)
-        found, root = manifest.digests(study), manifest.root(study)
+        sealed = manifest.read_list(study / MANIFEST) | manifest.read_list(study / RAW)
+        digests, root = manifest.digests(study), manifest.root(study)
     except (OSError, ValueError) as error:
-        return [Line(lists, [one_line(error)])]
-    known = {**derived_list, **raw_list}
-    wrong = [] if known.pop(RAW, None) == root else [f"{RAW} is not what {MANIFEST} lists"]
-    gone = manifest.attempts(known).keys() - manifest.attempts(found).keys()
-    for name in sorted({*known, *found}):
-        if name.startswith(tuple(f"{attempt.folder}/" for attempt in gone)):
+        return [ArtefactCheck(lists, [one_line(error)])]
+    problems = []
+    if sealed.pop(RAW, None) != root:
+        problems.append(f"{RAW} is not what {MANIFEST} lists")
+    removed = manifest.attempts(sealed).keys() - manifest.attempts(digests).keys()
+    removed_folders = tuple(f"{attempt.folder}/" for attempt in removed)
+    for name in sorted({*sealed, *digests}):
+        if name.startswith(removed_folders):
             continue
-        if name not in found:
-            wrong.append(f"{name} is missing")
-        elif not by_value(name) and known.get(name) != found[name]:
-            wrong.append(f"{name} is not {'what was sealed' if name in known else 'listed'}")
-    missing = [Line(f"cell {attempt}", ["was sealed, and is gone"]) for attempt in sorted(gone)]
-    counted = f"{len(found)} files, root {root}"
-    return [*missing, Line(lists, wrong, counted), *rebuilt(study, found, derive)]
+        if name not in digests:
+            problems.append(f"{name} is missing")
+        elif not by_value(name) and sealed.get(name) != digests[name]:
+            problems.append(f"{name} is not {'what was sealed' if name in sealed else 'listed'}")
+    return [
+        *(
+            ArtefactCheck(f"cell {attempt}", ["was sealed, and is gone"])
+            for attempt in sorted(removed)
+        ),
+        ArtefactCheck(lists, problems, f"{len(digests)} files, root {root}"),
+        *check_contents(study, digests, derive),
+    ]
 
 
-def rebuilt(study: Path, found: Mapping[str, str], derive: Derive) -> list[Line]:
-    """The raw files against each other, and all that is derived from them."""
-    return [*raw(study, found), *derived(study, sorted(found), derive)]
+def check_contents(study: Path, digests: Mapping[str, str], derive: Derive) -> list[ArtefactCheck]:
+    """Check raw files and everything derived, without the lists of a seal.
+
+    digests: SHA-256 of the study's files by name.
+    """
+    return [*check_raw(study, digests), *_check_derived(study, sorted(digests), derive)]
 
 
-def raw(study: Path, found: Mapping[str, str]) -> list[Line]:
-    """A line for each attempt that is wrong, one for the rest."""
-    checked = list(checks.examined(study, found))
-    wrong = [Line(f"raw files of cell {one.attempt}", one.wrong) for one in checked if one.wrong]
-    counted = f"{len(checked)} attempts: rates and telemetry follow from readings" * (not wrong)
-    return [*wrong, Line("raw files", checks.across(study, checked, found), counted)]
+def check_raw(study: Path, digests: Mapping[str, str]) -> list[ArtefactCheck]:
+    """A check for each attempt with problems, and one for all raw files together."""
+    attempt_checks = list(checks.check_attempts(study, digests))
+    artefacts = [
+        ArtefactCheck(f"raw files of cell {check.attempt}", check.problems)
+        for check in attempt_checks
+        if check.problems
+    ]
+    summary = ""
+    if not artefacts:
+        summary = f"{len(attempt_checks)} attempts: rates and telemetry follow from readings"
+    problems = checks.check_study(study, attempt_checks, digests)
+    return [*artefacts, ArtefactCheck("raw files", problems, summary)]
 
 
-def derived(study: Path, names: Sequence[str], derive: Derive) -> list[Line]:
-    """Everything derived, made anew and compared."""
+def _check_derived(study: Path, names: Sequence[str], derive: Derive) -> list[ArtefactCheck]:
+    """Derive everything again, and compare it with the study's files of these names."""
     with tempfile.TemporaryDirectory(prefix="verify-") as scratch:
-        made = Path(scratch, "results", study.name)
+        folder = Path(scratch, "results", study.name)
         try:
-            lay(study, made)
-            derive(made, CLAIMS in names)
-        except Exception as error:  # whatever the folder holds, it is named
-            return [Line("derived results", [f"cannot be made: {one_line(error)}"])]
-        new = {p.relative_to(made).as_posix() for p in made.rglob("*") if p.is_file()}
-        new = {name for name in new if not (is_raw(name) or never_ships(name))}
-        lines, wanted = [], set(filter(by_value, names))
-        for name in sorted(wanted | new):
-            if name not in new:
-                wrong = ["is derived from nothing here"]
-            elif name not in wanted:
-                wrong = ["follows from the raw files, and is not among what ships"]
+            _link_raw_files(study, folder)
+            derive(folder, CLAIMS in names)
+        except Exception as error:  # the folder may hold anything
+            problem = f"cannot be made: {one_line(error)}"
+            return [ArtefactCheck("derived results", [problem])]
+        derived = set()
+        for path in folder.rglob("*"):
+            name = path.relative_to(folder).as_posix()
+            if path.is_file() and not is_raw(name) and not never_ships(name):
+                derived.add(name)
+        artefacts, shipped = [], set(filter(by_value, names))
+        for name in sorted(shipped | derived):
+            if name not in derived:
+                problems = ["is derived from nothing here"]
+            elif name not in shipped:
+                problems = ["follows from the raw files, and is not among what ships"]
             else:
-                wrong = _differences(study / name, made / name)
-            lines.append(Line(name, wrong))
-        return lines
+                problems = _file_differences(study / name, folder / name)
+            artefacts.append(ArtefactCheck(name, problems))
+        return artefacts
 
 
-def lay(study: Path, there: Path) -> None:
-    """Link a study's raw files into a folder `results/STUDY`: texts tell some of their paths."""
-    there.mkdir(parents=True)
+def _link_raw_files(study: Path, folder: Path) -> None:
+    """Link a study's raw files into a folder `results/STUDY`, a path that some texts repeat."""
+    folder.mkdir(parents=True)
     for name in ("cells", "datasets", PLAN, "mig_layouts.json", NOT_RUN, RAW):
         if (study / name).exists():
-            (there / name).symlink_to((study / name).resolve())
-    lines = (f"results/{there.name}/{record}" for record in manifest.listed(study))
-    manifest.write_lines(there / RUNS, lines)
+            (folder / name).symlink_to((study / name).resolve())
+    records = (f"results/{folder.name}/{name}" for name in manifest.analysed_records(study))
+    manifest.write_lines(folder / RUNS, records)
 
 
-def _differences(shipped: Path, made: Path) -> list[str]:
-    """Sentences: how two files of one kind differ by value; Parquet is compared as text."""
+def _file_differences(shipped: Path, derived: Path) -> list[str]:
+    """Sentences on how two files differ by value; Parquet is compared as text."""
     try:
-        if shipped.read_bytes() == made.read_bytes():
+        if shipped.read_bytes() == derived.read_bytes():
             return []
-        return compare(_text(shipped), _text(made))
-    except Exception as error:  # whatever a file holds, it is named
+        return text_differences(_text(shipped), _text(derived))
+    except Exception as error:  # the file may hold anything
         return [f"cannot be read: {one_line(error)}"]
 
 
@@ -135,50 +157,58 @@ def _text(path: Path) -> str:
     return "\n".join([str([*map(str, table.schema)]), *map(repr, table.to_pylist())])
 
 
-def compare(shipped: str, made: str) -> list[str]:
-    """Sentences: the first lines that differ by more than a part in 10⁹ of a number in them."""
-    if shipped == made:
-        return []
-    pairs = zip_longest(shipped.splitlines(), made.splitlines(), fillvalue="nothing")
-    wrong = ((n, *pair) for n, pair in enumerate(pairs, 1) if not _same(*pair))
-    return [
-        f"line {n}: shipped {one[at : at + 80]!r}, derived {other[at : at + 80]!r} ({one[:80]})"
-        for n, one, other in islice(wrong, SHOWN + 1)
-        for at in [max(len(os.path.commonprefix([one, other])) - 30, 0)]
-    ]
+def text_differences(shipped: str, derived: str) -> list[str]:
+    """Sentences on the first lines that differ by more than a part in 10⁹ of a number."""
+    return list(islice(_line_differences(shipped, derived), MAX_DIFFERENCES + 1))
 
 
-def _same(one: str, other: str) -> bool:
-    if one == other:
+def _line_differences(shipped: str, derived: str) -> Iterator[str]:
+    lines = zip_longest(shipped.splitlines(), derived.splitlines(), fillvalue="nothing")
+    for number, (line, derived_line) in enumerate(lines, 1):
+        if not _lines_agree(line, derived_line):
+            start = max(len(os.path.commonprefix([line, derived_line])) - 30, 0)
+            excerpt, derived_excerpt = line[start : start + 80], derived_line[start : start + 80]
+            yield f"line {number}: shipped {excerpt!r}, derived {derived_excerpt!r} ({line[:80]})"
+
+
+def _lines_agree(line: str, derived_line: str) -> bool:
+    if line == derived_line:
         return True
-    mine, yours = _NUMBER.split(one), _NUMBER.split(other)  # numbers at odd places
-    return len(mine) == len(yours) and all(
-        a == b or (n % 2 and "." in a and math.isclose(float(a), float(b), rel_tol=1e-9))
-        for n, (a, b) in enumerate(zip(mine, yours, strict=True))
-    )
+    parts, derived_parts = _NUMBER.split(line), _NUMBER.split(derived_line)
+    if len(parts) != len(derived_parts):
+        return False
+    for index, (part, derived_part) in enumerate(zip(parts, derived_parts, strict=True)):
+        if part == derived_part:
+            continue
+        is_decimal = index % 2 and "." in part  # numbers are at odd places
+        if not is_decimal or not math.isclose(float(part), float(derived_part), rel_tol=1e-9):
+            return False
+    return True
 
 
-def tell(study: Path, lines: Sequence[Line]) -> int:
-    """Print a line for each artefact that is wrong; how many are."""
-    wrong = [line for line in lines if line.wrong]
-    for line in wrong:
-        print(line.text())
-    counted = "; ".join(line.counted for line in lines if line.counted)
-    right = len(lines) - len(wrong)
-    print(f"{study}: {right} artefacts follow from the raw files ({counted})", flush=True)
+def print_problems(study: Path, artefacts: Sequence[ArtefactCheck]) -> int:
+    """Print a line for each artefact with problems, and a summary; returns their number."""
+    wrong = [artefact for artefact in artefacts if artefact.problems]
+    for artefact in wrong:
+        print(artefact.text())
+    summary = "; ".join(artefact.summary for artefact in artefacts if artefact.summary)
+    right = len(artefacts) - len(wrong)
+    print(f"{study}: {right} artefacts follow from the raw files ({summary})", flush=True)
     return len(wrong)
 
 
 def verify(studies: Sequence[Path], results: Path, derive: Derive) -> int:
-    """Verify these studies, or without any all in `results` that ship; the exit code."""
+    """Verify these studies, or all sealed ones in the folder `results`; returns the exit code."""
     studies = studies or sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
     if not studies:
         sys.stderr.write(f"nothing to verify: no study in {results} has a {MANIFEST}\n")
         return 2
     fork = get_context("fork")
     with ProcessPoolExecutor(PROCESSES, fork, end_with_parent, (os.getpid(),)) as pool:
-        told = zip(studies, pool.map(verified, studies, repeat(derive)), strict=True)
-        wrong = sum(tell(study, lines) for study, lines in told)
+        wrong = 0
+        checked = pool.map(verify_study, studies, repeat(derive))
+        for study, artefacts in zip(studies, checked, strict=True):
+            wrong += print_problems(study, artefacts)
     print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
     print(LIMITS)
     return 1 if wrong else 0

@@ -20,7 +20,7 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.copyfile")
 def main() -> None:
     fault = json.loads(sys.argv[1])
     del sys.argv[:2]
-    verify.rebuilt, bundle.ROOT = (lambda study, found, derive: []), bundle.ROOT / "docs"
+    verify.check_contents, bundle.ROOT = (lambda study, found, derive: []), bundle.ROOT / "docs"
     if "full" in fault:
         resource.setrlimit(resource.RLIMIT_FSIZE, (fault["full"], resource.RLIM_INFINITY))
     seen = 0

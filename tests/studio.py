@@ -403,7 +403,7 @@ class Studio:
         )
         files = json.loads((folder / "run.json").read_text())["files"]
         digests = {name: file["sha256"] for name, file in files.items()} | {"run.json": ""}
-        return checks.examine(self.results, attempt, digests).wrong
+        return checks.check_attempt(self.results, attempt, digests).problems
 
     def partial_files(self) -> list[Path]:
         """What a write that was cut off would have left."""

@@ -103,7 +103,7 @@ def test_a_member_that_is_no_plain_file_is_named_and_nothing_unpacked(tmp_path, 
 
 
 def test_more_members_than_the_bound_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "MOST_MEMBERS", 100)
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 100)
     content = packed(*(entry(f"theirs/{number}") for number in range(101)))
     (tmp_path / "theirs.tar").write_bytes(content)
     with pytest.raises(ValueError, match="member 'theirs/100' would make it more than 100 files"):
@@ -112,7 +112,7 @@ def test_more_members_than_the_bound_are_refused(tmp_path, monkeypatch):
 
 
 def test_more_bytes_than_the_bound_are_refused_before_any_is_unpacked(tmp_path, temporary):
-    half = archive.MOST_BYTES // 2 // 512 * 512
+    half = archive.MAX_BYTES // 2 // 512 * 512
     with (tmp_path / "theirs.tar").open("wb") as file:  # with holes
         for name in "abc":
             file.write(entry(f"theirs/{name}", size=half)[0].tobuf())
@@ -190,7 +190,7 @@ def interrupted(temporary):
     return interrupt
 
 
-@pytest.mark.parametrize("number", scratch.ENDING)
+@pytest.mark.parametrize("number", scratch.END_SIGNALS)
 def test_a_signal_leaves_no_temporary_files(interrupted, temporary, number):
     assert interrupted(number) == 128 + number
     assert not list(temporary.iterdir())

@@ -1,4 +1,4 @@
-"""make bench: the bare loop under the same method, on the same cores; what watching costs."""
+"""python -m bench: the bare loop under the same method, on the same cores; what watching costs."""
 
 import json
 import sys
@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
 from bench import cells, profiler, watching  # noqa: E402
-from bench.graph_speeds import table  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -58,12 +57,12 @@ def test_a_watcher_is_started_for_half_of_the_segments_and_one_that_ends_counts_
     ready = cells.prepare(cell, data)
     log = tmp_path / "log"
     code = "import os, sys, time\nprint(os.getpid(), file=open(sys.argv[1], 'a'))\ntime.sleep(99)"
-    found = watching.cost(cell, ready, None, [sys.executable, "-c", code, log])
+    found = watching.measure_watcher(cell, ready, None, [sys.executable, "-c", code, log])
     assert len(found["throughput"]) == 3
     started = [int(pid) for pid in log.read_text().split()]
     assert len(set(started)) == len(started) > 1
     assert not any(psutil.pid_exists(pid) for pid in started)
-    assert watching.cost(cell, ready, None, ["true"]) is None
+    assert watching.measure_watcher(cell, ready, None, ["true"]) is None
 
 
 def test_the_profiler_sees_half_of_the_segments(monkeypatch):
@@ -74,30 +73,8 @@ def test_the_profiler_sees_half_of_the_segments(monkeypatch):
         now[0] += n * (0.03 if torch.autograd._profiler_enabled() else 0.01)
 
     monkeypatch.setattr(profiler, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    rates, powers = profiler.ratios(steps, lambda: 300 * now[0], watching.ORDER, 2)
+    rates, powers = profiler.ratios(steps, lambda: 300 * now[0], 2)
     assert rates == pytest.approx([1 / 3] * 2) and powers == pytest.approx([1] * 2)
-
-
-def test_graph_speeds_need_a_gpu_and_tell_the_ratio_at_each_event():
-    with pytest.raises(SystemExit, match="graph-speeds needs a GPU: none here"):
-        bench.main(["graph-speeds"])
-    with pytest.raises(SystemExit) as raised:
-        bench.main(["graph-slowness"])
-    assert raised.value.code == 2
-    rows = [
-        {"condition": "LAZY work module", "event": event, "profiled": seen, "rate": rate}
-        | {"before_rate": 450, "before_mhz": 1980, "mhz": 1980}
-        | ({"before_gap_us": 1.6, "gap_us": 1.2} if seen else {})
-        for event in ("work", "module")
-        for seen, rate in ((False, 495), (False, 477), (True, 450))
-    ]
-    told = table(rows)
-    assert list(told.index) == [("LAZY work module", "work"), ("LAZY work module", "module")]
-    assert [tuple(row) for row in told[["size", "min", "mean", "max"]].values] == [
-        (2, 1.06, 1.08, 1.1)
-    ] * 2
-    assert list(told["gap_us"]) == [1.2, 1.2] and "before_gap_us" in told
-    assert "gap_us" not in table([each for each in rows if not each["profiled"]])
 
 
 @pytest.mark.parametrize("step_ms", [3, 120])
@@ -110,11 +87,13 @@ def test_blocks_are_palindromes_and_what_drifts_evenly_cancels(step_ms):
         while ends[-1] < at:
             slower = (1 + 1e-13 * ends[-1]) / (0.998 if state == "on" else 1)
             ends.append(ends[-1] + int(step_ms * 10**6 * slower))
-        segments.append((state, start + 10**9, at, 300 if state == "on" else 298))
+        joules = 300 if state == "on" else 298
+        segments.append(watching.Segment(state, start + 10**9, at, joules))
     table = pa.table({"member": np.zeros(len(ends), int), "tick": np.array(ends) // 1000})
+    table = table.append_column("loss", pa.nulls(len(ends), pa.float32()))
     table = table.replace_schema_metadata({"tick_ns": "1000", "origin_ns": "0"})
     window = {"start_ns": 0, "end_ns": segments[-1][2] - 1}  # the last block is cut
     rates, powers = watching.block_ratios(segments, {"windows": [window]}, table)
     assert rates == pytest.approx([0.998] * 3, abs=1e-4)
     assert powers == pytest.approx([300 / 298] * 3)
-    assert watching.change(rates)[0] == pytest.approx(-0.2, abs=0.01)
+    assert watching.percent_change(rates)[0] == pytest.approx(-0.2, abs=0.01)

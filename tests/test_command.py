@@ -311,7 +311,7 @@ def test_a_damaged_or_removed_cell_is_named_when_there_is_nothing_to_do(copied):
         assert "1/a1 (steps.parquet is gone); collocate seal drill" in done.output
     assert "collocate seal drill" in drawn.output.splitlines()[-1], drawn.output
     assert again.nothing_to_do
-    manifest.write(copied.results, manifest.digests(copied.results))
+    manifest.write_lists(copied.results, manifest.digests(copied.results))
     shutil.rmtree(first)
     done = copied.snakemake("--", "figures")
     assert done.code == 0 and "damaged, 1 of the measured" in done.output

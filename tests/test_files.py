@@ -229,7 +229,7 @@ READERS = {
     "device's lock": ("cpu.lock", device_locked),
     "claims": ("claims.yaml", rules.read),
     "printed": ("reported.csv", reported.read),
-    "hashes": ("MANIFEST.sha256", manifest.read),
+    "hashes": ("MANIFEST.sha256", manifest.read_list),
 }
 
 

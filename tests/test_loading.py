@@ -25,8 +25,8 @@ from tests.studio import REPOSITORY, study, until
 from workflow.collocation.record import step_times
 from workflow.collocation.record.values import Window
 from workflow.collocation.run import waiting
-from workflow.collocation.run.loader import Loader
-from workflow.collocation.run.outcome import Tracked
+from workflow.collocation.run.loader import SharedLoader
+from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.sharing.evidence import NotInForce
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.grid import expand
@@ -100,10 +100,10 @@ def test_a_loader_has_the_workers_and_cores_of_all_and_is_no_member():
         {"member": m, "input": {"mode": "shared", "workers": 3}, "cores": [m, m + 1]}
         for m in range(2)
     ]
-    loader = Loader(specs)
+    loader = SharedLoader(specs)
     assert loader.spec["input"]["workers"] == 6 and loader.spec["cores"] == [0, 1, 2]
     assert len({*specs[0]["feed"]["ports"]}) == 4 and specs[1]["feed"] == loader.spec["feed"]
-    its = Tracked(loader.spec["member"], "", 0)
+    its = TrackedMember(loader.spec["member"], "", 0)
     loader.start(SimpleNamespace(start=lambda specs, log: [its]), Path())
     loader.require()
     its.see({"event": "exited", "code": None, "signal": 9, "t": 1})
@@ -244,7 +244,7 @@ def test_slots_are_written_over_with_one_batch_in_a_message_and_not_with_two(mes
 
     fork, batch, batches = get_context("fork"), 8, 60
     answer, [spec] = fork.Queue(), [{"member": 0, "input": {"mode": "shared", "workers": 0}}]
-    ports = Loader([spec | {"cores": []}]).spec["feed"]["ports"]
+    ports = SharedLoader([spec | {"cores": []}]).spec["feed"]["ports"]
     size = batch * message // LEAST  # of the loader's, of which a message has LEAST
     started = [
         fork.Process(target=hand_out, args=(Numbers(size), ports, 1), daemon=True),

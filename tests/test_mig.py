@@ -25,7 +25,7 @@ from tests.fakes import driver, machine
 from tests.specs import TABLES, alike, mix
 from workflow.collocation import gpu, sharing
 from workflow.collocation.gpu import nvml_subprocess
-from workflow.collocation.process_lifetime import ENDING
+from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.sharing import evidence, mig, mig_nvml
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 from workflow.collocation.study.cell import CellSpec
@@ -244,7 +244,7 @@ class Interrupted(BaseException):
 @pytest.fixture
 def interruptible():
     """A handler that raises, for the signals that end a cell."""
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in END_SIGNALS}
 
     def interrupt(number, frame):
         for other in before:

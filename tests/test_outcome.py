@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from workflow.collocation.record.run_json import Member
-from workflow.collocation.run.outcome import Tracked, cell_status, verified
+from workflow.collocation.run.outcome import TrackedMember, cell_status, verified
 from workflow.collocation.sharing.evidence import Report
 
 BUILT = {"event": "built", "member": 0, "t": 1, "parameters": 12, "threads": 2, "cores": [0, 1]}
@@ -29,9 +29,9 @@ def exited(code: int | None = 0, number: int | None = None, t: int = 5) -> dict:
     return {"event": "exited", "code": code, "signal": number, "t": t}
 
 
-def member(*events: dict, stopping=False, index=0) -> Tracked:
+def member(*events: dict, stopping=False, index=0) -> TrackedMember:
     """A member that has sent `events`; `stopping`: it was told to stop before the last of them."""
-    tracked = Tracked(index, "mine", 32)
+    tracked = TrackedMember(index, "mine", 32)
     for event in events[:-1]:
         tracked.see(event)
     tracked.stopping = stopping
@@ -40,7 +40,7 @@ def member(*events: dict, stopping=False, index=0) -> Tracked:
     return tracked
 
 
-def ending(tracked: Tracked) -> tuple:
+def ending(tracked: TrackedMember) -> tuple:
     return tracked.status, tracked.phase, tracked.error
 
 
@@ -84,7 +84,7 @@ FACTS = {"device_uuid": "GPU-a", "sm_count": 14, "sm_source": "affinity", "memor
 
 
 def test_what_stands_in_the_record():
-    tracked = Tracked(1, "mine", 32)
+    tracked = TrackedMember(1, "mine", 32)
     for event in (
         {"event": "forked", "pid": 4711, "t": 0},
         {**BUILT, "seconds": {"model": 0.5}, **FACTS, "pid": 1, "member": 7},
@@ -120,7 +120,7 @@ BAD = {  # how a member ends: with these events, as a cell of this status, in th
 }
 
 
-def ended(how: str, index: int, at: int) -> Tracked:
+def ended(how: str, index: int, at: int) -> TrackedMember:
     """A member that ended so at this time."""
     if how == "completed":
         return member(BUILT, WARM, STARTED, STOPPED, exited(0), stopping=True, index=index)

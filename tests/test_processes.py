@@ -13,7 +13,7 @@ import pytest
 from models.protocol import Channel
 from tests.studio import until
 from workflow.collocation import ROOT as REPOSITORY
-from workflow.collocation.process_lifetime import offspring
+from workflow.collocation.process_lifetime import all_descendants
 from workflow.collocation.run.environment import dropped, server_environment
 from workflow.collocation.run.fork_client import Server
 from workflow.collocation.run.preloaded import hold
@@ -183,7 +183,7 @@ def trains_by(folder: Path, name: str) -> tuple[str, float]:
         run = Run(server, folder)
         run.start(0)
         run.until_all("warm", 0)
-        assert server.members[0].process.pid in {process.pid for process in offspring()}
+        assert server.members[0].process.pid in {process.pid for process in all_descendants()}
     assert_gone(server.members[0].process.pid)
     return server.origin, server.import_s
 

@@ -19,7 +19,7 @@ import pytest
 from analysis.advice.recipes import SYSTEMS, Recipe, recipe
 from collocate.app import main
 from tests.studio import REPOSITORY, until
-from workflow.collocation.process_lifetime import lives
+from workflow.collocation.process_lifetime import is_running
 
 UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"  # of tests/fakes/nvidia-smi
 AWKWARD = ["python", "train.py", "--name", "it's $HOME {{ x }}", '"two"\nlines', "${args}", "å"]
@@ -69,7 +69,7 @@ def place(tmp_path):
         for process in psutil.process_iter():
             with suppress(OSError, psutil.NoSuchProcess):
                 marks = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-                if (mark in marks or process.pid in escaped) and lives(process):
+                if (mark in marks or process.pid in escaped) and is_running(process):
                     found.append(process)
         return found
 

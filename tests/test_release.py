@@ -89,14 +89,14 @@ def forge(folder: Path, attempt: Attempt, how, **columns) -> None:
             record["files"][name]["sha256"] = digest
 
     change(path, both)
-    manifest.write(folder, manifest.digests(folder))
+    manifest.write_lists(folder, manifest.digests(folder))
 
 
 def wrong(folder: Path) -> list[str]:
     """What verify says of the raw files, without deriving anything."""
     found = manifest.digests(folder)
-    lines = verify.raw(folder, found)
-    return [f"{line.artefact}: {said}" for line in lines for said in line.wrong]
+    lines = verify.check_raw(folder, found)
+    return [f"{line.artefact}: {said}" for line in lines for said in line.problems]
 
 
 def times(path: str, factor: float):
@@ -226,14 +226,14 @@ def trimmed(window, _):
 def test_slices_are_as_many_and_as_long_as_the_spec_says(tmp_path, how, said):
     folder = shutil.copytree(SOURCE / INTERLEAVED.folder, tmp_path / INTERLEAVED.folder)
     digests = {path.name: manifest.sha256(path) for path in folder.iterdir() if path.is_file()}
-    assert checks.examine(tmp_path, INTERLEAVED, digests).wrong == []
+    assert checks.check_attempt(tmp_path, INTERLEAVED, digests).problems == []
 
     def both(record: dict) -> None:
         window, member = record["windows"][0], record["members"][0]
         how(window, member["windows"][window["name"]])
 
     change(folder / "run.json", both)
-    found = checks.examine(tmp_path, INTERLEAVED, digests).wrong
+    found = checks.check_attempt(tmp_path, INTERLEAVED, digests).problems
     assert any(said in line for line in found), found
 
 
@@ -252,7 +252,7 @@ def test_each_cell_that_was_removed_from_a_sealed_study_is_named(copy):
     removed = [*manifest.attempts(manifest.digests(copy))]
     for attempt in removed:
         shutil.rmtree(copy / attempt.folder)
-    lines = [line.text() for line in verify.verified(copy, derive)]
+    lines = [line.text() for line in verify.verify_study(copy, derive)]
     for attempt in removed:
         assert f"DIFFERS cell {attempt}: was sealed, and is gone" in lines, lines
 
@@ -275,7 +275,7 @@ def test_no_content_raises(copy, name):
     ],
 )
 def test_differences_are_of_values_not_of_bytes(one, other, same):
-    assert (verify.compare(one, other) == []) is same
+    assert (verify.text_differences(one, other) == []) is same
 
 
 def test_what_is_private_or_unfinished_is_not_sealed(copy, capsys):
@@ -413,7 +413,7 @@ def test_what_does_not_belong_is_named_and_left_out(tmp_path):
         change(source / "cells" / cell / "r1" / "a1" / "run.json", how)
     sealed = manifest.digests(source)
     sealed[f"cells/{MEASURED_ONCE[4]}/r1/a1/gpu.parquet"] = "0" * 64
-    (source / "raw.sha256").write_text(manifest.text(sealed))
+    (source / "raw.sha256").write_text(manifest.list_text(sealed))
     done = merge(source, tmp_path / "results", "study=ladder")
     lines = done.stderr.splitlines()
     for cell, (_, said) in zip(MEASURED_ONCE, MISFITS, strict=False):
@@ -447,7 +447,7 @@ def lists(study: Path) -> list[bytes]:
 @pytest.mark.parametrize("name", [manifest.RAW, manifest.MANIFEST, manifest.NOT_RUN])
 @pytest.mark.parametrize("kept", [0, 40, 80, -1, -30])
 def test_a_list_that_was_cut_is_written_anew(copy, monkeypatch, name, kept):
-    monkeypatch.setattr(verify, "rebuilt", lambda study, found, derive: [])
+    monkeypatch.setattr(verify, "check_contents", lambda study, found, derive: [])
     before = lists(copy)
     (copy / name).write_bytes((copy / name).read_bytes()[:kept])
     assert seal(copy, derive) == 0 and lists(copy) == before
@@ -462,7 +462,7 @@ class Sealed:
         (self.study / manifest.RAW).unlink()
 
     def right(self) -> bool:
-        return bool(manifest.read(self.study / manifest.MANIFEST))
+        return bool(manifest.read_list(self.study / manifest.MANIFEST))
 
 
 class Packed:

@@ -87,7 +87,7 @@ class Method:
                 raise self.on_leave
 
 
-def run_of(folder: Path, planned: Cell, **told) -> run.Run:
+def run_of(folder: Path, planned: Cell, **told) -> run.CellRun:
     """Of a cell whose dataset is said to be ready, in a folder of its own; told: of its task."""
     (folder / "manifest.json").touch()
     ready = folder / "ready.json"
@@ -97,15 +97,15 @@ def run_of(folder: Path, planned: Cell, **told) -> run.Run:
     task = Task(**which, **how, output=folder / "a1" / "run.json").model_copy(update=told)
     (folder / "a1" / "log").mkdir(parents=True)
     display = Display(planned.id, folder / "a1" / "log" / "conductor.log")
-    return run.Run(task, display, time.monotonic())
+    return run.CellRun(task, display, time.monotonic())
 
 
 @pytest.fixture
 def cell(tmp_path, monkeypatch):
-    """A function that gives the Run of a cell."""
+    """A function that gives the CellRun of a cell."""
     monkeypatch.setenv("COLLOCATION_LOCK_DIR", str(tmp_path / "locks"))
 
-    def prepared(method: str = "naive", scenario: str = "2x_plain", **told) -> run.Run:
+    def prepared(method: str = "naive", scenario: str = "2x_plain", **told) -> run.CellRun:
         return run_of(tmp_path, CELLS[scenario, method], **told)
 
     return prepared
@@ -248,7 +248,7 @@ def test_a_fault_beside_others_is_no_fault_of_the_cell(cell, method, monkeypatch
     prepared.device = SimpleNamespace(uuid="GPU-1", numa_node=None, sm_count=None)
     record = prepared.record()
     assert ending(record) == ("postponed", None, "others compute on it")
-    assert len(seen) == run.TRIES > 1
+    assert len(seen) == run.MAX_ATTEMPTS > 1
     assert not record.members and not record.files
     assert not list(prepared.folder.glob("*.parquet"))
 

@@ -19,7 +19,7 @@ from models.jobs.command import Command  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
 from workflow.collocation.record.values import Telemetry, WindowTelemetry  # noqa: E402
-from workflow.collocation.run.cell import elsewhere  # noqa: E402
+from workflow.collocation.run.cell import gpu_unused  # noqa: E402
 
 # A plain training script, which its author wrote for other purposes; the two lines are the last.
 TRAIN = """
@@ -233,7 +233,7 @@ def test_a_script_that_leaves_its_gpu_idle_trains_elsewhere(gracts, fails):
         str(place): WindowTelemetry(seconds=1, entities={"gpu": {"gract": gract}})
         for place, gract in enumerate(gracts)
     }
-    said = elsewhere(Telemetry(status="complete", windows=windows))
+    said = gpu_unused(Telemetry(status="complete", windows=windows))
     assert ("not on its GPU" in said) if fails else said is None
 
 

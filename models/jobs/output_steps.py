@@ -10,7 +10,7 @@ import psutil
 from models import hook
 from models.jobs.script_output import ScriptOutput
 from models.jobs.script_steps import each
-from workflow.collocation.process_lifetime import trees
+from workflow.collocation.process_lifetime import process_trees
 
 STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
 TOGETHER_NS = 5_000_000  # lines that arrive within it arrive at one time
@@ -115,7 +115,7 @@ class Output:
         """Stop the script and what it started where they are; True once they are."""
         self.held_ns = self.held_ns or time.monotonic_ns()
         statuses = each(
-            trees([self.child.pid]), lambda process: process.suspend() or process.status()
+            process_trees([self.child.pid]), lambda process: process.suspend() or process.status()
         )
         return all(status in STILL for status in statuses)
 
@@ -124,7 +124,7 @@ class Output:
         before = sum(took for _, took in self.holds)
         self.holds.append((self.held_ns - before, time.monotonic_ns() - self.held_ns))
         self.held_ns = None
-        each(trees([self.child.pid]), psutil.Process.resume)
+        each(process_trees([self.child.pid]), psutil.Process.resume)
 
     def arrays(self, first: int, end: int) -> tuple:
         """Times of steps first ≤ step < end, but of none before it was last held; no losses."""

@@ -1,4 +1,4 @@
-"""How processes hang together: who ends with whom, and who has ended."""
+"""Which processes end together: parents and children, signals that end, and process trees."""
 
 import ctypes
 import os
@@ -9,67 +9,67 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-# Ask a process to end.
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # ask a process to end
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when that one ends, or the thread that started this; 0
-    takes that back.
+    """Have the kernel send this process a signal when its parent ends; 0 cancels that.
 
-    Forked children do not inherit the request: each calls this itself, also between fork and exec,
-    for nothing is imported here any more.
+    The kernel watches the thread that started this process. Forked children do not inherit the
+    request, so each calls this itself. It may be called between fork and exec: it imports nothing.
+
+    parent: PID of the parent; this process exits at once if it has another one by now.
     """
     LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:  # gone before the call
+    if os.getppid() != parent:
         os._exit(1)
 
 
 def end_with_starter() -> None:
-    """End with who started this, where that left its PID, as our Makefile and rules do."""
+    """End with the process whose PID is in COLLOCATION_PARENT, if that is set."""
     parent = os.environ.pop("COLLOCATION_PARENT", "")
     if parent.isdecimal():
         end_with_parent(int(parent))
 
 
-def lives(process: psutil.Process) -> bool:
-    """A zombie has ended: in a container, orphans may find nobody who reaps them."""
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process runs; a zombie does not, which a container may never reap."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def stopped(pid: int) -> bool:
-    """Whether somebody has stopped it (SIGSTOP, a debugger)."""
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by SIGSTOP or a debugger."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() in STOPPED
     return False
 
 
-MEMBERS: set[int] = set()  # PIDs of training processes, which a fork server may have started for us
+MEMBERS: set[int] = set()  # PIDs of training processes, children of a fork server
 
 
-def offspring() -> list[psutil.Process]:
-    """Every process that lives because of this one: its own, its members and theirs."""
-    return psutil.Process().children(recursive=True) + trees(MEMBERS)
+def all_descendants() -> list[psutil.Process]:
+    """Every process that was started by this one or by its members, directly or not."""
+    return psutil.Process().children(recursive=True) + process_trees(MEMBERS)
 
 
-def trees(pids: Iterable[int]) -> list[psutil.Process]:
-    """Those of the processes that live, and what they started."""
-    found = []
+def process_trees(pids: Iterable[int]) -> list[psutil.Process]:
+    """The processes with these PIDs, as far as they exist, and all their descendants."""
+    processes = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            found += [process, *process.children(recursive=True)]
-    return found
+            processes += [process, *process.children(recursive=True)]
+    return processes
 
 
 def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
-    """Signal a process, all that descend from it, and its process group."""
-    for process in trees([pid]):
+    """Signal a process, all its descendants, and its process group."""
+    for process in process_trees([pid]):
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
     with suppress(ProcessLookupError):
@@ -78,20 +78,22 @@ def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """What was changed is put back inside: signals to end are only noted, and the first that came
-    is delivered afterwards.
+    """Delay signals that end the process until the block is over; the first one is then delivered.
 
-    What is done inside has to be bounded in time. A mask would not do: it holds for one thread.
+    For short blocks that undo a change of the system. A signal mask would hold for one thread only.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # handlers never run here
+        yield  # Python runs handlers in the main thread only
         return
-    came: list[int] = []
-    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in ENDING}
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in END_SIGNALS
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: not installed from Python
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])

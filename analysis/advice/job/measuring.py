@@ -17,7 +17,7 @@ import yaml
 from analysis.advice.job.request import Request
 from analysis.choose import way
 from workflow.collocation import ROOT
-from workflow.collocation.process_lifetime import ENDING, end_with_parent
+from workflow.collocation.process_lifetime import END_SIGNALS, end_with_parent
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import LIVE, Record
 from workflow.collocation.study.load import as_yaml
@@ -139,7 +139,7 @@ class Study:
         command += ["--config", *config]
         log = plan / "log.txt"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
+        before = {each: signal.signal(each, signal.default_int_handler) for each in END_SIGNALS}
         with log.open("w") as said:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
             environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
@@ -151,7 +151,7 @@ class Study:
                 self.progress(what, self._now())
                 time.sleep(POLL_S)
         except KeyboardInterrupt:
-            for each in ENDING:
+            for each in END_SIGNALS:
                 signal.signal(each, signal.SIG_IGN)
             os.killpg(process.pid, signal.SIGINT)
             process.wait()

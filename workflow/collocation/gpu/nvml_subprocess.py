@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import pynvml
 
-from workflow.collocation.process_lifetime import ENDING, end_with_parent
+from workflow.collocation.process_lifetime import END_SIGNALS, end_with_parent
 from workflow.collocation.study.errors import NotInForce
 
 ANSWER_S = 20.0
@@ -109,7 +109,7 @@ class NvmlProcess:
 
     def _start(self) -> None:
         self.pipe, child_pipe = Pipe()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # for good in the child
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)  # for good in the child
         self.pid = os.fork()
         if self.pid == 0:
             try:

@@ -1,12 +1,12 @@
-"""One collocated run: start the members, hold them at the barrier, measure, stop, account.
+"""Conducts one cell: starts its members, holds them at the barrier, measures, and stops them.
 
-The conductor knows members by their events only (models/protocol.py says which), so every kind of
-end shows as an event, an exit or a time-out of a phase, and nothing can hang.
+The conductor knows members only by their events (models/protocol.py). A member that does not end
+well shows as an event, an exit, or a phase that takes too long, so the conductor never hangs.
 """
 
-import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,8 +16,9 @@ from workflow.collocation.gpu.second_context import second_context
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
 from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.loader import Loader
-from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
+from workflow.collocation.run.loader import SharedLoader
+from workflow.collocation.run.measures import MEASURES
+from workflow.collocation.run.outcome import FAULTY, TrackedMember, cell_status
 from workflow.collocation.run.progress import NOW, Display
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import (
@@ -31,14 +32,14 @@ from workflow.collocation.sharing.evidence import (
 from workflow.collocation.study.cell import MeasureSpec
 from workflow.collocation.telemetry.watch import Watch
 
-# Seconds that a phase may take; `window` is what a window may take beyond its own length, and for
-# a completion how long a member may show no progress.
+# Seconds that a phase may take. `window` is what a window may take beyond its own length; of a
+# measure until completion, how long a member may be silent.
 TIMEOUTS = {"build": 900.0, "warm": 900.0, "window": 900.0, "stop": 120.0}
-FALLOUT_S = 0.5  # for what a fault does to the others to show
+FALLOUT_S = 0.5  # after a member's fault, for its effects on the others to show
 CUT_SHORT_S = 10.0  # for the others to stop after a fault
-RELEASE_S = 8.0  # for the method to drop all who are late
-KILL_S = 3.0  # for a member to end by what it was sent
-KILLS = 2  # as many signals, then one that has not ended is left behind
+RELEASE_S = 8.0  # for the method to release all members that are late
+KILL_S = 3.0  # for a member to end after a signal
+MAX_SIGNALS = 2  # to a member that does not stop, which is then left behind
 POLL_S = 0.2
 
 
@@ -48,9 +49,9 @@ class CellOver(Exception):
 
 @dataclass
 class Conductor:
-    """Members of one cell, from their start to their end.
+    """Runs the members of one cell, from their start to their end.
 
-    specs: one member spec each. timeouts: seconds by phase.
+    specs: one member spec each. timeouts: seconds by phase. log: folder for the members' logs.
     """
 
     server: Server
@@ -61,340 +62,249 @@ class Conductor:
     display: Display
     timeouts: dict[str, float]
     watch: Watch
-    loader: Loader
-    members: list[Tracked] = field(default_factory=list)
+    loader: SharedLoader
+    members: list[TrackedMember] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
-    evidence: dict = field(default_factory=dict)
+    evidence: dict = field(default_factory=dict)  # of the method, by when it was asked for
     timing: dict[str, float] = field(default_factory=dict)
     phase: str = "build"
-    deadline: float = 0.0  # of what is waited for, on the monotonic clock
-    turn: str = ""  # what a person reads of the slice under way
-    not_in_force: tuple[str, str] | None = None  # what the evidence failed with, after which phase
-    released: set[int] = field(default_factory=set)  # PIDs that the method was told to drop
-    no_second_context: str | None = None  # why the visit that the measure asks for failed
+    deadline: float = 0.0  # of what is waited for now, on the monotonic clock
+    slice_name: str = ""  # of the slice under way, for the person who watches
+    evidence_failure: tuple[str, str] | None = None  # the reason, and the phase before it
+    released: set[int] = field(default_factory=set)  # PIDs that the method was told to release
+    no_second_context: str | None = None  # why a second context could not be opened
 
     def run(self) -> None:
-        """Go through all phases. Afterwards every member has ended and carries its status.
+        """Go through all phases. Afterwards every member has ended and has a status.
 
-        An interruption passes through here at once: the server's context ends the members. Raises
-        GpuBusy if others came to the card: then nothing of this counts.
+        An interruption (BaseException) is not handled here: the server's context ends the members.
+        Raises GpuBusy if others use the GPU, so that the measurement does not count.
         """
         cut_short = True
         try:
-            self._timed("build", self._build)
-            self._timed("autotune", self._autotune)
-            self._timed("warm", lambda: self._reach("warm"))
+            self._run_phase("build", self._build)
+            self._run_phase("autotune", self._autotune)
+            self._run_phase("warm", lambda: self.reach("warm"))
             if self.measure.second_context:
-                self._second_context()
-            self._ask("barrier")
-            self._timed("window", self._measure)
-            self._ask("end")
+                self._open_second_contexts()
+            self._collect_evidence("barrier")
+            self._run_phase("window", lambda: MEASURES[self.measure.kind](self))
+            self._collect_evidence("end")
             cut_short = False
         except CellOver:
-            self._ask_after_fault()
+            self._collect_evidence_after_fault()
         except GpuBusy:
             self._stop(cut_short)
             raise
         except NotInForce as error:
-            self.not_in_force = str(error), "window" if "window_s" in self.timing else "warm"
-        self._timed("stop", lambda: self._stop(cut_short))
+            self.evidence_failure = str(error), "window" if "window_s" in self.timing else "warm"
+        self._run_phase("stop", lambda: self._stop(cut_short))
 
     def outcome(self) -> tuple[str, str | None, str | None]:
         """Status, reason and phase of the cell, after run()."""
-        sentence = self.loader.lost or self.evidence.get("fault", {}).get("reason")
-        status, reason, phase = cell_status(self.members, sentence)
-        if self.not_in_force:
-            found, phase = self.not_in_force
-            status, reason = "failed", "; ".join(filter(None, (found, reason)))
+        method_problem = self.loader.problem or self.evidence.get("fault", {}).get("reason")
+        status, reason, phase = cell_status(self.members, method_problem)
+        if self.evidence_failure:
+            failure, phase = self.evidence_failure
+            status, reason = "failed", f"{failure}; {reason}" if reason else failure
         return status, reason, phase
 
-    def _timed(self, name: str, step) -> None:
+    @property
+    def alive(self) -> list[TrackedMember]:
+        """Members that run without a fault so far."""
+        return [member for member in self.members if member.alive]
+
+    # -- until the barrier ----------------------------------------------------------------------
+
+    def _run_phase(self, name: str, function: Callable[[], None]) -> None:
         self.phase, began = name, time.monotonic()
         self.deadline = began + self.timeouts["warm" if name == "autotune" else name]
         self.watch.phase(name)
         try:
-            step()
+            function()
         finally:
             self.timing[f"{name}_s"] = round(time.monotonic() - began, 3)
 
-    @property
-    def alive(self) -> list[Tracked]:
-        return [member for member in self.members if member.alive]
-
-    def _tell(self, members: list[Tracked], *commands: str) -> None:
-        for member in members:
-            member.stopping |= "stop" in commands
-            for command in commands:
-                self.server.send(member.member, command)
-
     def _build(self) -> None:
         self.loader.start(self.server, self.log)
-        for _, those in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
-            specs = [*those]
+        # Members with the same "process" run on streams of one process.
+        for _, group in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
+            specs = list(group)
             log = self.log / f"member{specs[0]['member']}.log"
             self.members += self.server.start(specs, log)
-        self._reach("built")
-        # Of a command its script is looked at, and not what starts and ends it.
-        seen = {m.events["built"].get("script", m.pid): m.member for m in reversed(self.alive)}
-        pids = {member: pid for pid, member in seen.items()}  # a process once
-        if (beside := self.loader.member) and beside.pid:
-            pids[beside.member] = beside.pid
-        self.watch.members(pids)
-        if self.measure.kind == "interleaved" and len(self._able("hold")) < len(self.alive):
+        self.reach("built")
+        self._tell_sampler_of_members()
+        if self.measure.kind == "interleaved" and len(self._accepting("hold")) < len(self.alive):
             raise NotInForce("interleaved: a member does not know the command 'hold'")
 
-    def _able(self, command: str) -> list[Tracked]:
+    def _tell_sampler_of_members(self) -> None:
+        """Have the sampler watch each process once; of a command, its script alone."""
+        members: dict[int, int] = {}  # PID → the first of its members
+        for tracked in self.alive:
+            pid = tracked.events["built"].get("script", tracked.pid)
+            members.setdefault(pid, tracked.member)
+        pids = {member: pid for pid, member in members.items()}
+        if self.loader.member and self.loader.member.pid:
+            pids[self.loader.member.member] = self.loader.member.pid
+        self.watch.members(pids)
+
+    def _accepting(self, command: str) -> list[TrackedMember]:
+        """Members whose `built` event lists this command."""
         return [m for m in self.alive if command in m.events["built"].get("commands", [])]
 
     def _autotune(self) -> None:
         """Have cuDNN choose kernels for one member after the other, or for all at once (a control).
 
-        The others rest, but for scripts: those choose when they like.
+        Scripts do not take part: they choose when they like.
         """
-        able = self._able("autotune")
-        for turn in [able] if self.measure.autotune == "concurrent" else [[m] for m in able]:
-            self._tell(turn, "autotune")
-            while late := [m for m in turn if m.alive and "autotuned" not in m.events]:
-                self._pump(late)
-        self._tell(able, "warm")
+        members = self._accepting("autotune")
+        groups = [members] if self.measure.autotune == "concurrent" else [[m] for m in members]
+        for group in groups:
+            self.send(group, "autotune")
+            self.await_event("autotuned", group)
+        self.send(members, "warm")
 
-    def _second_context(self) -> None:
-        """Have the GPU, or each MIG device, leave the members' context for a moment."""
+    def _open_second_contexts(self) -> None:
+        """Have another process open a CUDA context for a moment, once on each GPU or MIG device."""
         began = time.monotonic()
-        environments = (self.sharing.environment(member.member) for member in self.alive)
-        for place in sorted({found["CUDA_VISIBLE_DEVICES"] for found in environments}):
-            there = {"CUDA_VISIBLE_DEVICES": place, PIPE_FOLDER: NO_DAEMON}
-            why = second_context(server_environment() | there)
-            if why and not self.no_second_context:
-                self.no_second_context = why
-                self.display.say(f"nobody could visit {place}: {why}", loud=False)
+        environments = [self.sharing.environment(member.member) for member in self.alive]
+        for device in sorted({variables["CUDA_VISIBLE_DEVICES"] for variables in environments}):
+            variables = {"CUDA_VISIBLE_DEVICES": device, PIPE_FOLDER: NO_DAEMON}
+            problem = second_context(server_environment() | variables)
+            if problem and not self.no_second_context:
+                self.no_second_context = problem
+                self.display.say(f"nobody could visit {device}: {problem}", loud=False)
         self.timing["second_context_s"] = round(time.monotonic() - began, 3)
 
-    def _reach(self, event: str) -> None:
+    # -- events and commands --------------------------------------------------------------------
+
+    def send(self, members: list[TrackedMember], *commands: str) -> None:
+        """Send commands of models/protocol.py to these members."""
+        for member in members:
+            member.stopping |= "stop" in commands
+            for command in commands:
+                self.server.send(member.member, command)
+
+    def reach(self, event: str) -> None:
         """Wait until every living member has sent `event`."""
-        while late := [member for member in self.alive if event not in member.events]:
-            self._pump(late)
-        self._go_on_or_give_up()
-        self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
+        self.await_event(event, self.members)
+        self.raise_if_over()
+        self.log_count(event)
 
-    def _pump(self, late: list[Tracked], seconds: float = POLL_S) -> None:
-        """Take in what arrives within `seconds`; after the deadline, end those who are late."""
-        self._take_in(seconds)
+    def await_event(self, event: str, members: list[TrackedMember]) -> None:
+        """Wait until those of the members that live have sent `event`."""
+        while late := [m for m in members if m.alive and event not in m.events]:
+            self.process_events(late)
+
+    def process_events(self, late: list[TrackedMember], seconds: float = POLL_S) -> None:
+        """Receive events for at most `seconds`; after the deadline, kill the members in `late`.
+
+        Raises CellOver or NotInForce where nothing more can be measured.
+        """
+        self._receive_events(seconds)
         if time.monotonic() > self.deadline:
-            self._end_late(late)
-        self._go_on_or_give_up()
+            self._kill_late(late)
+        self.raise_if_over()
 
-    def _pump_until(self, until_ns: int) -> None:
-        while (left := until_ns - time.monotonic_ns()) > 0:
-            self._pump([], left / 1e9)
+    def process_events_until(self, until_ns: int) -> None:
+        """Process events until this time on the monotonic clock."""
+        while (remaining_ns := until_ns - time.monotonic_ns()) > 0:
+            self.process_events([], remaining_ns / 1e9)
 
-    def _take_in(self, seconds: float = POLL_S) -> None:
-        self.display.show(self._now)
+    def _receive_events(self, seconds: float = POLL_S) -> None:
+        self.display.show(self._status_line)
         for event in self.server.wait(min(seconds, POLL_S)):
             member = self.server.members[event["member"]]
             if event["event"] in ("error", "exited") and member.error:
-                words = f"member {member.member}: {member.status}: {member.error}"
-                self.display.say(words, loud=False)
+                self.display.say(
+                    f"member {member.member}: {member.status}: {member.error}", loud=False
+                )
 
-    def _end_late(self, late: list[Tracked]) -> None:
-        until = time.monotonic() + RELEASE_S
+    def _kill_late(self, late: list[TrackedMember]) -> None:
+        release_until = time.monotonic() + RELEASE_S
         for member in late:
-            known = member.pid is not None and member.pid not in self.released
-            if known and time.monotonic() < until:
+            is_new = member.pid is not None and member.pid not in self.released
+            if is_new and time.monotonic() < release_until:
                 self.released.add(member.pid)
                 self.sharing.release(member.pid)  # or its death could harm the others
-            # The first signal leaves the Python stack of the hang in the member's log.
+            # The first signal has the member print the Python stack of the hang into its log.
             number = signal.SIGABRT if member.status is None else signal.SIGKILL
-            why = f"no end of phase '{member.current_phase}' within its time-out"
-            member.end("timed_out", why)
+            error = f"no end of phase '{member.current_phase}' within its time-out"
+            member.end("timed_out", error)
             self.server.kill(member.member, number)
 
-    def _go_on_or_give_up(self) -> None:
-        """Out-of-memory leaves the survivors running, but not where conditions are compared or a
-        loader is shared; any other fault ends the cell.
+    def raise_if_over(self) -> None:
+        """Raise CellOver after a fault, NotInForce if the shared loader has ended.
+
+        Out-of-memory is such a fault only where conditions are compared or a loader is shared;
+        elsewhere the survivors go on.
         """
-        together = self.loader.spec or self.measure.kind == "interleaved"
-        over = (*FAULTY, *["out_of_memory"] * bool(together))
-        if not self.alive or any(member.status in over for member in self.members):
+        faults = FAULTY
+        if self.loader.spec or self.measure.kind == "interleaved":
+            faults = (*FAULTY, "out_of_memory")
+        if not self.alive or any(member.status in faults for member in self.members):
             raise CellOver
         self.loader.require()
 
+    def log_count(self, event: str) -> None:
+        """Log how many members live, of which each has sent this event."""
+        self.display.say(f"{event}: {len(self.alive)} of {len(self.members)}", loud=False)
+
+    def _status_line(self) -> str:
+        """For the person who watches: the phase, the members, what they do."""
+        text = f"{NOW[self.phase]} {len(self.alive)} of {len(self.specs)} members"
+        if self.phase != "window":
+            return text
+        if self.slice_name:
+            return f"{text}, {self.slice_name}"
+        return f"{text}, {sum(member.rate for member in self.alive):,.0f} samples/s"
+
     # -- the method's evidence ------------------------------------------------------------------
 
-    def _ask(self, when: str) -> None:
-        """Have the method witnessed for the members that live. Raises NotInForce or GpuBusy."""
+    def _collect_evidence(self, when: str) -> None:
+        """Collect the method's evidence for living members. Raises NotInForce or GpuBusy."""
         try:
             self.evidence[when] = self.sharing.evidence(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
             self.evidence[when] = {"verified": False, "reason": str(error)}
             raise NotInForce(str(error)) from error
 
-    def _ask_after_fault(self) -> None:
-        """The same after a member's fault, once it has shown who is left."""
+    def _collect_evidence_after_fault(self) -> None:
+        """Collect evidence after a member's fault, once its effect on the others has shown."""
         deadline = time.monotonic() + FALLOUT_S
         while self.alive and time.monotonic() < deadline:
-            self._take_in()
+            self._receive_events()
         # Before the first member is built there is nothing that a method could show.
         if self._reports() or "barrier" in self.evidence:
-            with suppress(NotInForce, GpuBusy):  # of company the cell is asked once more
-                self._ask("fault")
+            with suppress(NotInForce, GpuBusy):  # the cell looks for other processes once more
+                self._collect_evidence("fault")
 
     def _reports(self) -> dict[int, Report]:
         return {m.member: m.report() for m in self.alive if "built" in m.events}
 
-    # -- the measures ---------------------------------------------------------------------------
-
-    def _measure(self) -> None:
-        held = ["hold"] if self.measure.kind == "interleaved" else []
-        self._tell(self.alive, "go", *held)
-        self._reach("started")
-        started = max(member.events["started"]["t"] for member in self.alive)
-        if self.measure.kind == "completion":  # who is early waits idly for the others
-            self._completion(started)
-        elif self.measure.kind == "departure":
-            self._departure(started + int(self.measure.settle_s * 1e9))
-        elif held:
-            self._interleaved()
-        else:
-            self._window(started + int(self.measure.settle_s * 1e9))
-
-    def _window(self, start_ns: int, name: str = "window") -> None:
-        """[start, start + W), longer until the slowest member has its least number of steps, and
-        while one pauses that waits for nothing: by W, or its longest pause in warm-up, at most.
-        """
-        seconds, least = self.measure.window_s, self.measure.min_steps
-        end_ns = start_ns + int(seconds * 1e9)
-        pauses = (member.events["warm"].get("pause_s", 0.0) for member in self.alive)
-        last_ns = end_ns + int(max(seconds, *pauses) * 1e9)
-        steady = [member for member in self.alive if self.specs[member.member]["arrivals"] is None]
-        self.deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
-        first: dict[int, int] = {}  # steps of each member when the window had opened
-        self._pump_until(start_ns)
-        self.watch.open(name)
-        while True:
-            now = time.monotonic_ns()
-            for member in self.alive:
-                progress = member.events.get("progress")
-                if progress and progress["t"] >= start_ns:
-                    first.setdefault(member.member, progress["steps"])
-            slow = [m for m in self.alive if m.steps - first.get(m.member, m.steps) < least]
-            paused = [m for m in steady if m.alive and 2 * m.stepped_ns < start_ns + now]
-            if now >= end_ns and not slow and not (paused and now < last_ns):
-                break
-            self._pump(slow)
-        self.watch.close(name)
-        self._close_window(name, start_ns, now, time.monotonic())
-
-    def _completion(self, start_ns: int) -> None:
-        """Until every member has done its work; the window ends with the last one's."""
-        self.watch.open("completion")
-        while late := [member for member in self.alive if "done" not in member.events]:
-            stalest = min(late, key=lambda member: member.heard_ns)
-            self.deadline = stalest.heard_ns / 1e9 + self.timeouts["window"]
-            self._pump([stalest])
-        self.watch.close("completion")
-        closed = time.monotonic()
-        ends = [member.events["done"]["t"] for member in self.alive]
-        self._close_window("completion", start_ns, max(ends) + 1, closed)
-
-    def _departure(self, start_ns: int) -> None:
-        """A window with all, then one member leaves, with those that train the same if others
-        stay, then a window with who is left.
-        """
-        self._window(start_ns, "before")
-        first = self.members[self.measure.leaving_member]
-        alike = [member for member in self.members if member.workload == first.workload]
-        leaving = alike if len(alike) < len(self.members) else [first]
-        self._tell(leaving, "stop")
-        self.deadline = time.monotonic() + self.timeouts["stop"]
-        while late := [member for member in leaving if not member.gone]:
-            self._pump(late)
-        for member in leaving:
-            if member.status == "completed":
-                member.status = "departed"
-        self._go_on_or_give_up()
-        self._window(time.monotonic_ns() + int(self.measure.settle_s * 1e9), "after")
-
-    def _close_window(self, name: str, start_ns: int, end_ns: int, closed: float) -> None:
-        """Note a window that was closed; members train on for its last readings and answers."""
-        seconds = round((end_ns - start_ns) / 1e9, 6)
-        self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
-        linger_s = max(self.watch.linger_s, *(spec.get("linger_s", 0) for spec in self.specs))
-        self._pump_until(int((closed + linger_s) * 1e9))
-
-    def _interleaved(self) -> None:
-        """The conditions of a cell train in turns: in a round each has one slice, in random order.
-
-        Whoever is not at work blocks and has nothing under way, so that a condition has card and
-        cores to itself, as if the others were not there.
-        """
-        conditions = self.sharing.conditions
-        self._await_held()
-        self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
-        shuffle = random.Random(self.specs[0]["seed"]).sample
-        spans = {condition: [] for condition in conditions}
-        for number in range(self.measure.slices):
-            for condition in shuffle(list(conditions), len(conditions)):
-                self.turn = f"{condition}, round {number + 1} of {self.measure.slices}"
-                its = [self.members[m] for m in conditions[condition]]
-                spans[condition].append(self._slice(its))
-        for name, those in spans.items():
-            seconds = round(sum(end - start for start, end in those) / 1e9, 6)
-            whole = {"start_ns": those[0][0], "end_ns": those[-1][1], "seconds": seconds}
-            whole |= {"members": conditions[name], "spans": those}
-            self.windows.append(Window(name=name, **whole))
-
-    def _slice(self, condition: list[Tracked]) -> tuple[int, int]:
-        """Let these members train for slice_s, and wait until nothing of theirs is under way.
-
-        Gives what counts of it (ns): from drop_s after `resume` was sent, until `hold` is sent.
-        """
-        resumed = time.monotonic_ns()
-        for member in condition:
-            del member.events["held"]
-        self._tell(condition, "resume")
-        self._pump_until(resumed + round(self.measure.slice_s * 1e9))
-        held = time.monotonic_ns()
-        self._tell(condition, "hold")
-        self._await_held()
-        return resumed + round(self.measure.drop_s * 1e9), held
-
-    def _await_held(self) -> None:
-        self.deadline = time.monotonic() + self.timeouts["window"]
-        while late := [member for member in self.alive if "held" not in member.events]:
-            self._pump(late)
-
-    def _now(self) -> str:
-        """For who watches: the phase, members, what they do."""
-        said = f"{NOW[self.phase]} {len(self.alive)} of {len(self.specs)} members"
-        if self.phase != "window":
-            return said
-        rate = sum(member.rate for member in self.alive)
-        return f"{said}, {self.turn or f'{rate:,.0f} samples/s'}"
-
     # -- the end --------------------------------------------------------------------------------
 
     def _stop(self, cut_short: bool) -> None:
-        """Ask all to stop, wait for a bounded time, end those that do not, and take in the rest.
+        """Ask all members to stop, and kill those that do not within a bounded time.
 
-        A member that outlives SIGKILL is left behind. cut_short: the cell is over before its time,
-        and who is still building need not finish.
+        A member that outlives SIGKILL is left behind. cut_short: the cell ends early, and members
+        that still build need not finish.
         """
-        self._tell([member for member in self.members if not member.gone], "stop")
-        grace = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
-        deadline, kills = time.monotonic() + grace, 0
-        while left := [member for member in self.members if not member.gone]:
-            self._take_in()
-            if all(member.status == "timed_out" for member in left) and not kills:
-                deadline = min(deadline, time.monotonic() + KILL_S)  # nobody has to be waited for
+        self.send([member for member in self.members if not member.gone], "stop")
+        grace_s = min(self.timeouts["stop"], CUT_SHORT_S) if cut_short else self.timeouts["stop"]
+        deadline, signals = time.monotonic() + grace_s, 0
+        while remaining := [member for member in self.members if not member.gone]:
+            self._receive_events()
+            if all(member.status == "timed_out" for member in remaining) and not signals:
+                deadline = min(deadline, time.monotonic() + KILL_S)  # nobody will stop by itself
             if time.monotonic() < deadline:
                 continue
-            if kills == KILLS:
-                pids = ", ".join(str(member.pid) for member in left)
+            if signals == MAX_SIGNALS:
+                pids = ", ".join(str(member.pid) for member in remaining)
                 self.display.say(f"process {pids} outlives SIGKILL and was left behind")
                 break
-            for member in left:
+            for member in remaining:
                 if cut_short and member.status is None and "started" not in member.events:
                     member.status = "stopped"
-            self._end_late(left)
-            deadline, kills = time.monotonic() + KILL_S, kills + 1
+            self._kill_late(remaining)
+            deadline, signals = time.monotonic() + KILL_S, signals + 1

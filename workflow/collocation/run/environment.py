@@ -1,7 +1,7 @@
-"""What members find in their environment: where things are on this machine, and little else.
+"""Environment variables of training processes: only those that are known to be harmless.
 
-Much of what a shell may hold changes a measurement without a trace (NVIDIA_TF32_OVERRIDE …). So
-nothing is passed that is not named here; `dropped` tells what would have counted.
+Many variables of a shell change a measurement without a trace (NVIDIA_TF32_OVERRIDE …), so none is
+passed on unless it is named in study/variables.py.
 """
 
 import os
@@ -10,32 +10,37 @@ import re
 from workflow.collocation import ROOT
 from workflow.collocation.study.variables import OF_THE_STUDY, TELLING, passes
 
-# What an image says of itself.
-FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")
+# Variables by which a container image describes itself.
+IMAGE_FACTS = re.compile(
+    r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)"
+)
 
 
 def server_environment() -> dict[str, str]:
-    """What a fork server and its members find, with the repository importable and one thread:
-    members set their own number.
+    """The environment of a fork server, in which members can import this repository.
 
-    OpenBLAS starts its threads on import, and they would not survive the fork.
+    Thread pools have one thread: OpenBLAS starts its threads on import, and they would not survive
+    a fork. Members set their own number of threads.
     """
-    kept = {name: value for name, value in os.environ.items() if passes(name)}
-    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return kept | {
+    passed = {name: value for name, value in os.environ.items() if passes(name)}
+    path = os.pathsep.join(filter(None, [str(ROOT), passed.get("PYTHONPATH")]))
+    return passed | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; the default is by speed
         "PYTHONPATH": path,
         "PYTHONUTF8": "1",  # logs and events are UTF-8, whatever the locale
-        "PYTHONUNBUFFERED": "1",  # a killed member's last words reach its log
-        "PYTHONFAULTHANDLER": "1",  # and the stack of one that crashes or gets SIGABRT
+        "PYTHONUNBUFFERED": "1",  # so that the last lines of a killed member reach its log
+        "PYTHONFAULTHANDLER": "1",  # prints the stack of a member that crashes or gets SIGABRT
     }
 
 
 def dropped() -> list[str]:
-    """Names of the settings in our environment that members do not find."""
-    beside = (OF_THE_STUDY, FACTS)
-    found = (name for name in os.environ if TELLING.fullmatch(name) and not passes(name))
-    return sorted(name for name in found if not any(each.fullmatch(name) for each in beside))
+    """Names of variables that could change a measurement and are not passed to members."""
+    names = []
+    for name in os.environ:
+        is_explained = OF_THE_STUDY.fullmatch(name) or IMAGE_FACTS.fullmatch(name)
+        if TELLING.fullmatch(name) and not passes(name) and not is_explained:
+            names.append(name)
+    return sorted(names)

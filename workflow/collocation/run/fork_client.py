@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.process_lifetime import MEMBERS, kill_all
-from workflow.collocation.run.outcome import Tracked
+from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.study.variables import APART
 
@@ -44,7 +44,7 @@ class Server:
         patience: float = 600.0,
         lock: int | None = None,
     ):
-        self.members: dict[int, Tracked] = {}
+        self.members: dict[int, TrackedMember] = {}
         self.log = Path(log)
         self.pid: int | None = None  # not known before the import is done
         self.dead = False
@@ -69,7 +69,7 @@ class Server:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def start(self, specs: Sequence[dict], log: Path) -> list[Tracked]:
+    def start(self, specs: Sequence[dict], log: Path) -> list[TrackedMember]:
         """Start the members of one process, its output going to `log` (a file, replaced).
 
         Raises OSError when there is no log or socket to be had, RuntimeError without a fork server.
@@ -87,7 +87,7 @@ class Server:
                 fds.append(handed.enter_context(theirs).fileno())
                 channel.setblocking(False)
                 about = spec.get("workload", ""), spec.get("batch_size", 0)
-                member = Tracked(spec["member"], *about, channel=channel)
+                member = TrackedMember(spec["member"], *about, channel=channel)
                 self.members[member.member] = member
                 started.append(member)
                 self._selector.register(channel, selectors.EVENT_READ, partial(self._read, member))
@@ -177,10 +177,10 @@ class Server:
 
     # --- the members ---
 
-    def _there(self) -> list[Tracked]:
+    def _there(self) -> list[TrackedMember]:
         return [member for member in self.members.values() if not member.gone]
 
-    def _read(self, member: Tracked) -> list[dict]:
+    def _read(self, member: TrackedMember) -> list[dict]:
         events = []
         while not member.gone:
             try:
@@ -192,7 +192,7 @@ class Server:
             if not data:  # without `exited`: the server has died
                 time.sleep(RUN_ENDS_S)
                 return events + self._lose(member)
-            *lines, member.rest = (member.rest + data).split(b"\n")
+            *lines, member.partial_line = (member.partial_line + data).split(b"\n")
             for line in lines:
                 if member.gone:  # one on a stream says so itself; that of its process follows
                     break
@@ -203,11 +203,11 @@ class Server:
                 events.append(self._see(member, event))
         return events
 
-    def _lose(self, member: Tracked) -> list[dict]:
+    def _lose(self, member: TrackedMember) -> list[dict]:
         end = {"event": "exited", "member": member.member, "t": time.monotonic_ns()}
         return [self._see(member, end | {"code": None, "signal": None})]
 
-    def _see(self, member: Tracked, event: dict) -> dict:
+    def _see(self, member: TrackedMember, event: dict) -> dict:
         member.see(event)
         if event["event"] == "forked":
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -227,12 +227,12 @@ class Server:
                 member.channel.close()
 
 
-def _seen_to_end(member: Tracked) -> bool:
+def _seen_to_end(member: TrackedMember) -> bool:
     """Whether a server saw the member end; else that has died, and the member may live on."""
     return member.exit_code is not None or member.signal is not None
 
 
-def _kill_group(member: Tracked, number: int = signal.SIGKILL) -> None:
+def _kill_group(member: TrackedMember, number: int = signal.SIGKILL) -> None:
     """Signal the member and whatever it started, unless the PID is another's."""
     process = member.process
     if process is not None and (process.is_running() or not psutil.pid_exists(process.pid)):

@@ -1,4 +1,4 @@
-"""What a person sees of a running cell: at a terminal one line that lives, else plain lines."""
+"""What a person sees of a running cell: at a terminal one line that is rewritten, else lines."""
 
 import shutil
 import sys
@@ -10,71 +10,85 @@ from pathlib import Path
 from workflow.collocation.record.run_json import LIVE, Record
 
 REFRESH_S = 1.0
-LONGEST = 200  # characters of what is said on stderr; the log has it all
+MAX_LENGTH = 200  # characters of a line on stderr; the log has all of it
 CLEAR = "\r\x1b[K"
 # What a cell does in each phase.
-NOW = {"build": "building", "autotune": "tuning", "warm": "warming up", "window": "measuring"}
-NOW["stop"] = "stopping"
+NOW = {
+    "build": "building",
+    "autotune": "tuning",
+    "warm": "warming up",
+    "window": "measuring",
+    "stop": "stopping",
+}
 
 
 class Display:
-    """Lines of one cell, in its log and on stderr.
+    """Writes the lines of one cell to its log and to stderr.
 
-    place: its place in the run ('3/20'). estimate_s: how long it will take. left_s: what follows.
+    position: of the cell in the run, such as "3/20". estimate_s: how long the cell takes.
+    remaining_s: how long the cells after it take.
     """
 
     def __init__(
-        self, cell: str, log: Path, place: str = "", left_s: float = 0.0, estimate_s: float = 0.0
+        self,
+        cell: str,
+        log: Path,
+        position: str = "",
+        remaining_s: float = 0.0,
+        estimate_s: float = 0.0,
     ):
-        self.name = f"[{place}] {cell}" if place else cell
-        self.left_s, self.estimate_s = left_s, estimate_s
+        self.name = f"[{position}] {cell}" if position else cell
+        self.remaining_s, self.estimate_s = remaining_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
-        self._now = log.with_name(LIVE)
-        self.started = self._due = time.monotonic()
+        self._state_file = log.with_name(LIVE)
+        self.started = self._next_refresh = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def say(self, text: str, loud: bool = True) -> None:
-        """A line in the log; on stderr too if `loud`."""
+        """Write a line to the log, and to stderr too if `loud`."""
         self.log.write(f"{time.monotonic() - self.started:8.2f} s  {text}\n")
         if loud:
-            left = f" (~{self.left_s / 60:.0f} min left)" if self.left_s >= 60 else ""
-            short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-            self._write(f"{self.name}: {short}{left}\n")
+            minutes = self.remaining_s / 60
+            remaining = f" (~{minutes:.0f} min left)" if minutes >= 1 else ""
+            short = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
+            self._write(f"{self.name}: {short}{remaining}\n")
 
-    def show(self, what: Callable[[], str]) -> None:
-        """Have the line that lives say `what()`, which is asked once a second."""
+    def show(self, describe: Callable[[], str]) -> None:
+        """Rewrite the terminal's line with what `describe` returns, at most once a second."""
         now = time.monotonic()
-        if now < self._due:
+        if now < self._next_refresh:
             return
-        self._due, state = now + REFRESH_S, what()
+        self._next_refresh, state = now + REFRESH_S, describe()
         with suppress(OSError):  # a full disk costs the line, not the cell
-            self._now.write_text(state, encoding="utf-8")
+            self._state_file.write_text(state, encoding="utf-8")
         if not self._terminal:
             return
-        left = max(self.started + self.estimate_s - now, 0) + self.left_s
-        told = f"; about {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
-        said = f": {state}{told}"
-        room = shutil.get_terminal_size().columns - 1 - len(said)
-        self._write(f"{self.name[: max(room, 0)]}{said}")
+        remaining_s = max(self.started + self.estimate_s - now, 0) + self.remaining_s
+        duration = f"{remaining_s:.0f} s" if remaining_s < 90 else f"{remaining_s / 60:.0f} min"
+        text = f": {state}; about {duration} left"
+        room = shutil.get_terminal_size().columns - 1 - len(text)
+        self._write(f"{self.name[: max(room, 0)]}{text}")
 
     def close(self) -> None:
+        """Clear the terminal's line, and close the log."""
         self._write("")
         with suppress(OSError):
-            self._now.unlink(missing_ok=True)
+            self._state_file.unlink(missing_ok=True)
         self.log.close()
 
     def _write(self, text: str) -> None:
-        with suppress(OSError, AttributeError):  # stderr was closed: what is measured goes on
+        with suppress(OSError, AttributeError):  # stderr may be closed: the cell goes on
             sys.stderr.write(CLEAR + text if self._terminal else text)
             sys.stderr.flush()
 
 
 def summary(record: Record) -> str:
-    """How a cell ended, in a line."""
+    """One line on how a cell ended: its status and why, or its samples/s in each window."""
     if record.status != "completed":
         return f"{record.status}: {record.reason}"
-    rates = []
+    totals = []
     for window in record.windows:
-        inside = [m.windows[window.name] for m in record.members if window.name in m.windows]
-        rates.append(f"{window.name} {sum(rate.samples_per_s or 0 for rate in inside):,.0f}")
-    return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(rates)}"
+        rates = [m.windows[window.name] for m in record.members if window.name in m.windows]
+        total = sum(rate.samples_per_s or 0 for rate in rates)
+        totals.append(f"{window.name} {total:,.0f}")
+    return f"completed in {record.timing['total_s']:.0f} s, samples/s: {', '.join(totals)}"

@@ -1,4 +1,4 @@
-"""Whether a cell can be measured here and now: its device, what it lacks, how long it waits."""
+"""Whether a cell can be measured here and now: its device, what it needs, how long it waits."""
 
 import shutil
 import sysconfig
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, find_devices
-from workflow.collocation.process_lifetime import stopped
+from workflow.collocation.process_lifetime import is_stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
@@ -19,21 +19,21 @@ from workflow.collocation.study.definition import seconds
 from workflow.collocation.study.errors import ConfigError, NotInForce
 
 LATE = "the time budget is used up"
-TRITON = (7, 0)  # the least compute capability that torch.compile works on
-LOOK_S = 1.0  # between two looks at who else is on the card
+TRITON_CAPABILITY = (7, 0)  # the least compute capability that torch.compile supports
+POLL_S = 1.0
 
 
 class Postponed(Exception):
-    """The cell is not measured now, which costs no attempt; with this sentence."""
+    """The cell is not measured now, for this reason; it does not count as an attempt."""
 
 
 def device_of(task: Task) -> tuple[Device | None, str | None]:
-    """The GPU, None where there is none; and why, if the cell was planned for one, or if no cell
-    of this run is measured any more.
+    """The GPU of a cell, or None on a CPU; and what prevents measuring, or None.
 
-    Raises ConfigError, or NotInForce where the driver does not answer, if it was not.
+    Raises ConfigError, or NotInForce where the driver does not answer, unless the cell was planned
+    for a GPU: then that is what prevents measuring.
     """
-    if task.ended is not None:  # it may be for want of the GPU
+    if task.ended is not None:  # perhaps because the GPU does not answer
         return None, task.ended
     try:
         devices, why_not = find_devices(task.gpu)
@@ -47,49 +47,53 @@ def device_of(task: Task) -> tuple[Device | None, str | None]:
 
 
 def refusal(spec: CellSpec, device: Device | None) -> str | None:
-    """The reason in a line, or None. Reads only."""
+    """Why this machine cannot run a cell, in one line, or None. Changes nothing."""
     for member in spec.members:
         package = member.job.package
         if package and not find_spec(package.partition("==")[0]):
             return f"'{member.workload}' needs a package: pip install {package}"
-    return _of_implementation(spec.implementation, device) or methods.refusal(spec, device)
+    return _implementation_refusal(spec.implementation, device) or methods.refusal(spec, device)
 
 
-def _of_implementation(implementation: ImplementationSpec, device: Device | None) -> str | None:
+def _implementation_refusal(
+    implementation: ImplementationSpec, device: Device | None
+) -> str | None:
     if implementation.cuda_graph and device is None:
         return "a CUDA graph needs an NVIDIA GPU, and there is none on this machine"
     if not implementation.compile or device is None:
         return None
-    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    needs = [
-        (find_spec("triton"), "the Python package triton, which PyTorch's builds for CUDA bring"),
-        (any(map(shutil.which, ("gcc", "clang"))), "a C compiler (gcc or clang)"),
-        (headers, "Python's headers (such as the package python3-dev)"),
-        (device.capability >= TRITON, "a GPU of compute capability 7.0 or more"),
-    ]
-    lacks = ", and ".join(what for there, what in needs if not there)
-    return f"torch.compile needs {lacks}" if lacks else None
+    missing = []
+    if not find_spec("triton"):
+        missing.append("the Python package triton, which PyTorch's builds for CUDA bring")
+    if not shutil.which("gcc") and not shutil.which("clang"):
+        missing.append("a C compiler (gcc or clang)")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        missing.append("Python's headers (such as the package python3-dev)")
+    if device.capability < TRITON_CAPABILITY:
+        missing.append("a GPU of compute capability 7.0 or more")
+    return f"torch.compile needs {', and '.join(missing)}" if missing else None
 
 
 @dataclass
 class Patience:
-    """A cell's, whose task says how much it has: `wait` for others on the card, and a deadline.
+    """How long a cell waits for its device; its task has the limits `wait` and `deadline`.
 
-    Who has waited in vain leaves the reason in the file `task.given_up`, and no cell of this run
-    waits again.
+    A cell that waited in vain writes the reason to the file `task.given_up`; then no cell of this
+    run waits again.
     """
 
     task: Task
     display: Display
     device: Device | None
-    hopeless_from: float | None = None  # since when whoever holds the lock may never let it go
-    said: dict | None = None  # of whom it was said that he holds the lock
+    # Since when the lock is held by a process that may never end, on the monotonic clock.
+    hopeless_since: float | None = None
+    reported_holder: dict | None = None
 
-    def give_up(self, why: str) -> NoReturn:
-        """Neither this cell nor any after it is measured in this run."""
+    def give_up(self, reason: str) -> NoReturn:
+        """Postpone this cell and all later ones of the run."""
         if self.task.given_up is not None and self.task.ended is None:
-            self.task.given_up.write_text(why, encoding="utf-8")
-        raise Postponed(why)
+            self.task.given_up.write_text(reason, encoding="utf-8")
+        raise Postponed(reason)
 
     def check(self) -> None:
         """Raise Postponed if the run has given up, or the cell would outlast the time budget."""
@@ -100,38 +104,38 @@ class Patience:
             raise Postponed(LATE)
 
     def for_lock(self, holder: dict) -> None:
-        """Say who holds the device's lock; raise Postponed if it is to be waited for no longer.
+        """Say who holds the device's lock; raise Postponed if the wait is over.
 
-        Another cell ends some time, and is waited for. A process that a cell left behind, which the
-        holder's words tell, may never end, nor one that somebody stopped.
+        A running cell ends some time, and there is no limit. The limit holds for a process that may
+        never end: one that was stopped, or that a cell left behind (`stuck` in `holder`).
         """
-        if holder != self.said:
-            self.said = holder
-            self.display.say(f"waiting for {self._held(holder)}")
+        if holder != self.reported_holder:
+            self.reported_holder = holder
+            self.display.say(f"waiting for {self._lock_text(holder)}")
         self.check()
-        self.display.show(lambda: f"waiting for {self._held(holder)}")
+        self.display.show(lambda: f"waiting for {self._lock_text(holder)}")
         pid, now = holder.get("pid"), time.monotonic()
-        if "stuck" not in holder and not (isinstance(pid, int) and stopped(pid)):
-            self.hopeless_from = None
+        if "stuck" not in holder and not (isinstance(pid, int) and is_stopped(pid)):
+            self.hopeless_since = None
             return
-        self.hopeless_from = self.hopeless_from or now
-        if now - self.hopeless_from > seconds(self.task.wait):
-            self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
+        self.hopeless_since = self.hopeless_since or now
+        if now - self.hopeless_since > seconds(self.task.wait):
+            self.give_up(f"waited {self.task.wait} for {self._lock_text(holder)}")
 
-    def for_company(self, company: GpuBusy) -> None:
-        """Wait until nobody else has the card; raises Postponed."""
-        self.display.say(f"waiting for the GPU, {self.task.wait} at most: {company}")
+    def for_free_gpu(self, busy: GpuBusy) -> None:
+        """Wait until no other process uses the GPU; raise Postponed if the wait is over."""
+        self.display.say(f"waiting for the GPU, {self.task.wait} at most: {busy}")
         until = time.monotonic() + seconds(self.task.wait)
         while True:
             try:
                 return require_free(self.device)
-            except GpuBusy as still:
+            except GpuBusy as still_busy:
                 self.check()
                 self.display.show(lambda: "waiting for the GPU, which others use")
                 if time.monotonic() > until:
-                    self.give_up(str(still))
-            time.sleep(LOOK_S)
+                    self.give_up(str(still_busy))
+            time.sleep(POLL_S)
 
-    def _held(self, holder: dict) -> str:
-        who = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
-        return f"the {'GPU' if self.device else 'CPU'}, held by {who}"
+    def _lock_text(self, holder: dict) -> str:
+        words = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
+        return f"the {'GPU' if self.device else 'CPU'}, held by {words}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.process_lifetime import offspring, trees
+from workflow.collocation.process_lifetime import all_descendants, process_trees
 from workflow.collocation.study.errors import NotInForce, printable
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -53,7 +53,7 @@ def processes_of(report: Report) -> set[int]:
     """PIDs of the member and of what it started: a script may compute in a child (torchrun,
     accelerate, a shell's).
     """
-    return {report.pid, *(process.pid for process in trees([report.pid]))}
+    return {report.pid, *(process.pid for process in process_trees([report.pid]))}
 
 
 def describe(member: int, report: Report) -> str:
@@ -138,7 +138,7 @@ def require_members(
         compute, mps = listed["compute"] or [], listed["mps"] or []
         if not pids:  # Members that failed may be slow to leave the card.
             return None
-        started = {process.pid for process in trees(pids)}
+        started = {process.pid for process in process_trees(pids)}
         ours = {*pids, *started, *[server] * bool(server)}
         if not ours & set(compute):
             planned = len(pids) + bool(clients)
@@ -163,7 +163,7 @@ def require_members(
         if joined:
             return NotInForce(f"{method}: NVML lists MPS clients on the card: {joined}")
         # A process that a member started, or one that failed and is slow to end, is no stranger.
-        ending = {process.pid for process in offspring()} if late else set()
+        ending = {process.pid for process in all_descendants()} if late else set()
         return _strangers(listed, ours | ending)
 
     return _await_lists(device, problem)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
-from workflow.collocation.process_lifetime import trees
+from workflow.collocation.process_lifetime import process_trees
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import NotInForce, ProcessLists, Report, Reports
@@ -140,7 +140,7 @@ class Mps(Method):
     def release(self, pid: int) -> None:
         """Have the server drop the work of a member's processes, which live on."""
         deadline = time.monotonic() + RELEASE_S
-        pids = {pid, *(process.pid for process in trees([pid]))}
+        pids = {pid, *(process.pid for process in process_trees([pid]))}
         with suppress(NotInForce):
             for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
                 answer = self.daemon.ask(f"get_client_list {server}", deadline - time.monotonic())

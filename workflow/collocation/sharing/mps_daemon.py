@@ -20,7 +20,7 @@ from typing import TextIO
 
 import psutil
 
-from workflow.collocation.process_lifetime import defer_signals, end_with_parent, lives
+from workflow.collocation.process_lifetime import defer_signals, end_with_parent, is_running
 from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy, NotInForce
 
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
@@ -203,7 +203,7 @@ def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.P
     """The processes that still live when all have ended, or the time is up."""
     deadline = time.monotonic() + seconds
     while True:
-        alive = {process for process in processes if lives(process)}
+        alive = {process for process in processes if is_running(process)}
         if not alive or time.monotonic() >= deadline:
             return alive
         time.sleep(0.05)
