@@ -7,7 +7,8 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from analysis import pages, source_digest
+from analysis import source_digest
+from analysis.report import pages
 from workflow.collocation.study.errors import ConfigError, NotInForce
 from workflow.collocation.study.load import read_values
 from workflow.collocation.gpu.lock import Busy, folder_lock
