@@ -21,7 +21,7 @@ from bench.bare_loop import measure
 from bench.cells import cell_of, entered, prepare, record_of, started
 from workflow.collocation.gpu import find_devices
 from workflow.collocation.record import source_digest
-from workflow.collocation.record.provenance import collect
+from workflow.collocation.record.provenance import collect_provenance
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.load import load_config
@@ -155,7 +155,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{cell.id} on {device.name if device else 'CPU'}", flush=True)
         if args.other:
             about = {"gpu": device.name if device else "CPU"}
-            about |= collect(device.driver if device else None, source_digest.code())
+            about |= collect_provenance(
+                device.driver if device else None, source_digest.code_digest()
+            )
             found[cell.id] = about | {"watchers": {}}
             for watcher, told in watched(cell, ready, device, args.blocks):
                 found[cell.id]["watchers"][watcher] = told

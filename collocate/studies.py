@@ -127,14 +127,19 @@ def checked(words: Sequence[str]) -> list[str]:
 
     From here on the clone is the working directory: relative paths in config.yaml are its own.
     """
-    from workflow.collocation.plan.session import find_file
-    from workflow.collocation.study.load import load_config, load_study, load_workloads, read_values
+    from workflow.collocation.plan.session import find_config_file
+    from workflow.collocation.study.load import (
+        load_config,
+        load_study,
+        load_workloads,
+        read_config_values,
+    )
 
     os.chdir(ROOT)
-    values = load_config(read_values(list(words)))
+    values = load_config(read_config_values(list(words)))
     if values.study != AUTO:
-        workloads = load_workloads(find_file(values.workloads))
-        load_study(find_file(values.studies), values.study, workloads)
+        workloads = load_workloads(find_config_file(values.workloads))
+        load_study(find_config_file(values.studies), values.study, workloads)
     return list(words)
 
 

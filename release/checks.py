@@ -57,7 +57,7 @@ def examine(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> Checke
     """Check an attempt whose files have these SHA-256. Never raises for what they hold."""
     folder, found = study / attempt.folder, Checked(attempt)
     try:
-        record = found.record = run_json.read(folder / RUN)
+        record = found.record = run_json.read_record(folder / RUN)
         for said in (
             *(_named(record, attempt), _files(record, digests), _complete(record)),
             *(_slices(record), _rates(folder, record), _latencies(folder, record)),
@@ -121,8 +121,8 @@ def _rates(folder: Path, record: Record) -> Iterator[str]:
     """Rates by the step ends of each member."""
     if not any(member.windows for member in record.members):
         return
-    table = read_table(folder / step_times.FILE)
-    tick_ns, steps = int(table.schema.metadata[b"tick_ns"]), step_times.read(table)
+    table = read_table(folder / step_times.STEPS_FILE)
+    tick_ns, steps = int(table.schema.metadata[b"tick_ns"]), step_times.read_steps(table)
     windows = {window.name: window for window in record.windows}
     drop_s = record.spec["measure"].get("drop_s") or 0.0
     for member in record.members:
@@ -137,7 +137,7 @@ def _rates(folder: Path, record: Record) -> Iterator[str]:
                     moved = ends + early
                 else:
                     own.start_ns, own.end_ns = own.start_ns - early, own.end_ns - late
-                found = step_times.in_window(own, moved, size, drop_s)
+                found = step_times.member_rate(own, moved, size, drop_s)
                 wrong.append([*_differ(said, found, tick_ns, size)])
                 if not wrong[-1]:
                     break
@@ -149,19 +149,20 @@ def _differ(said: Rate, found: Rate, tick_ns: int, size: int) -> Iterator[str]:
     """Steps, rate, median step and slices that step times do not give."""
     slack, rate = len(said.slices or ()), said.samples_per_s  # a step may lie on each slice's edge
     if abs(found.steps - said.steps) > slack:
-        yield f"steps is {said.steps}, {step_times.FILE} gives {found.steps}"
+        yield f"steps is {said.steps}, {step_times.STEPS_FILE} gives {found.steps}"
     if rate and found.samples_per_s:
         near = SLICED if slack else 2 * tick_ns / 1e9 * rate / (size * (said.steps - 1)) + 1e-9
         same = isclose(rate, found.samples_per_s, rel_tol=near)
     else:
         same = rate == found.samples_per_s
     if not same:
-        yield f"samples_per_s is {rate}, {step_times.FILE} gives {found.samples_per_s}"
+        yield f"samples_per_s is {rate}, {step_times.STEPS_FILE} gives {found.samples_per_s}"
     if abs((found.step_ms_p50 or 0) - (said.step_ms_p50 or 0)) > 2e-6 * tick_ns:
-        yield f"step_ms_p50 is {said.step_ms_p50}, {step_times.FILE} gives {found.step_ms_p50}"
+        gives = f"{step_times.STEPS_FILE} gives {found.step_ms_p50}"
+        yield f"step_ms_p50 is {said.step_ms_p50}, {gives}"
     for at, value in enumerate(said.slices or ()):
         if abs(value - found.slices[at]) > SLICED * max(rate, size):
-            yield f"slices[{at}] is {value}, {step_times.FILE} gives {found.slices[at]}"
+            yield f"slices[{at}] is {value}, {step_times.STEPS_FILE} gives {found.slices[at]}"
 
 
 def _latencies(folder: Path, record: Record) -> Iterator[str]:
@@ -169,16 +170,16 @@ def _latencies(folder: Path, record: Record) -> Iterator[str]:
     told = {m.member: {n: w.latency for n, w in m.windows.items()} for m in record.members}
     if not any(any(those.values()) for those in told.values()):
         return
-    requests = latency.read(read_table(folder / latency.FILE))
+    requests = latency.read_requests(read_table(folder / latency.REQUESTS_FILE))
     windows = {window.name: window for window in record.windows}
     for member, those in told.items():
         for name, said in those.items():
             if not said:
                 continue
             slo = record.jobs[member].get("slo_ms")
-            if said != latency.of_window(requests[member], windows[name], slo):
+            if said != latency.window_latencies(requests[member], windows[name], slo):
                 place = f"{RUN}: members[{member}].windows.{name}"
-                yield f"{place}: {latency.FILE} gives other latencies"
+                yield f"{place}: {latency.REQUESTS_FILE} gives other latencies"
 
 
 def _telemetry(folder: Path, record: Record) -> Iterator[str]:

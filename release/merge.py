@@ -18,14 +18,14 @@ from release import checks, manifest
 from release.archive import unpack
 from release.manifest import RUN, Attempt
 from workflow.collocation.gpu.lock import folder_lock
-from workflow.collocation.plan.attempts import scan
-from workflow.collocation.plan.jobs import holder
+from workflow.collocation.plan.attempts import scan_attempts
+from workflow.collocation.plan.jobs import lock_holder
 from workflow.collocation.plan.session import Session, open_session
-from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, as_text
-from workflow.collocation.record.step_times import FILE as STEPS
-from workflow.collocation.study.cell import changes, digest
-from workflow.collocation.study.grid import ELSEWHERE
-from workflow.collocation.study.load import read_values
+from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, record_text
+from workflow.collocation.record.step_times import STEPS_FILE as STEPS
+from workflow.collocation.study.cell import changed_settings, spec_digest
+from workflow.collocation.study.grid import MERGED_OFFSET
+from workflow.collocation.study.load import read_config_values
 from workflow.collocation.study.regular_files import read_json
 
 
@@ -34,7 +34,7 @@ def merge(source: Path, config: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             # Nothing is measured; everything is planned.
-            values = read_values(config) | {"gpu": "cpu", "measure": True}
+            values = read_config_values(config) | {"gpu": "cpu", "measure": True}
             if not source.exists():
                 raise ValueError("no such file or folder")
             folder = _unpacked(source, Path(scratch)) if source.is_file() else source
@@ -49,7 +49,7 @@ def merge(source: Path, config: Sequence[str]) -> int:
             session = open_session(values)
             if session.sealed:
                 raise ValueError(f"{session.folder} is sealed; another folder: results=FOLDER")
-            with folder_lock(session.folder, holder(session)):
+            with folder_lock(session.folder, lock_holder(session)):
                 came, known, said = _into(session, folder, found)
         except Exception as error:  # whatever it holds, it is named
             why = one_line(error) or type(error).__name__
@@ -76,10 +76,10 @@ def _into(
     number and on what was left out.
     """
     records, said = _checked(session, source, found)
-    tried = scan(session.cells_folder)
+    tried = scan_attempts(session.cells_folder)
     there = [one.record for each in tried.values() for one in each if one.record]
     answered = {record.cell.id for record in there if record.status in RESULTS}
-    taken = {c.replicate for c in session.cells if c.replicate > ELSEWHERE}
+    taken = {c.replicate for c in session.cells if c.replicate > MERGED_OFFSET}
     taken |= {_split(cell)[1] for cell in tried}
     came, moved = 0, {}
     for attempt, replicate in _places(records, there, taken).items():
@@ -123,11 +123,11 @@ def _misfit(study: str, planned: Mapping, record: Record) -> str:
         return f"belongs to study {record.study!r}"
     if record.status == "postponed":
         return "was put off: nothing was measured"
-    cell = planned.get(f"{_split(record.cell.id)[0]}/r{record.cell.replicate % ELSEWHERE}")
+    cell = planned.get(f"{_split(record.cell.id)[0]}/r{record.cell.replicate % MERGED_OFFSET}")
     if cell is None:
         return "is no cell of this study"
-    if digest(record.spec) != cell.digest:
-        differing = changes(record.spec, cell.spec.to_json())[:3]
+    if spec_digest(record.spec) != cell.digest:
+        differing = changed_settings(record.spec, cell.spec.to_json())[:3]
         return f"was measured with other settings: {', '.join(differing)}"
     return ""
 
@@ -147,7 +147,7 @@ def _places(
     taken = {*taken, *home.values()}
     for number, attempts in sorted(replicates.items()):
         known = {a: home[key] for a in attempts if (key := _identity(records[a])) in home}
-        free = (n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in taken)
+        free = (n for n in count(number % MERGED_OFFSET, MERGED_OFFSET) if n not in taken)
         to = min(known.values()) if known else next(free)
         taken.add(to)
         found |= {a: to for a in attempts if a not in known}
@@ -168,7 +168,7 @@ def _identity(record: Record) -> str:
         return record.files[STEPS].sha256
     kind, replicate = _split(record.cell.id)
     of = record.provenance
-    return json.dumps([kind, replicate % ELSEWHERE, of.get("machine"), of.get("started_at")])
+    return json.dumps([kind, replicate % MERGED_OFFSET, of.get("machine"), of.get("started_at")])
 
 
 def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cell: str) -> None:
@@ -185,4 +185,4 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
         if Attempt(cell, number) != attempt:
             record = read_json(partial / RUN)
             record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
-            (partial / RUN).write_text(as_text(record), encoding="utf-8")
+            (partial / RUN).write_text(record_text(record), encoding="utf-8")

@@ -12,7 +12,7 @@ from tests.test_record import make
 from workflow.collocation.plan import jobs, show
 from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.session import Session, open_posted, open_session
-from workflow.collocation.record.run_json import Gpu, write
+from workflow.collocation.record.run_json import GpuRecord, write_record
 from workflow.collocation.run.task import Task
 from workflow.collocation.study.errors import ConfigError
 
@@ -87,15 +87,15 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     monkeypatch.setattr(session_module, "find_devices", lambda *_: ([], "no CUDA machine"))
     first = open_session(place | {"gpu": wanted}).jobs[0]
     if gpu:
-        card = Gpu(uuid=gpu, name="a GPU", memory_bytes=None, driver="580")
+        card = GpuRecord(uuid=gpu, name="a GPU", memory_bytes=None, driver="580")
         path = Path("results", STUDY, "cells", first.path, "run.json")
         path.parent.mkdir(parents=True)
         told = {"spec": first.cell.spec.to_json(), "status": "out_of_memory", "gpu": card}
-        write(path, make(first.cell.id, **told))
+        write_record(path, make(first.cell.id, **told))
     session = open_session(place | {"gpu": wanted})
     assert len(session.jobs) == (1 if gpu else 2)
     assert words in session.forbidden if words else session.forbidden is None
-    assert not words or words in show.table(session), "a plan says it, too"
+    assert not words or words in show.plan_table(session), "a plan says it, too"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_plan_names_records_that_are_corrupt(place):
     path.parent.mkdir(parents=True)
     path.write_text('{"cell"')
     session = open_session(place)
-    assert [job.attempt for job in session.jobs] == [2] and str(path) in show.table(session)
+    assert [job.attempt for job in session.jobs] == [2] and str(path) in show.plan_table(session)
 
 
 def test_planning_writes_and_deletes_nothing(place):
@@ -149,7 +149,7 @@ def test_jobs_say_what_follows_them_and_ask_for_memory_and_time_by_their_cell(pl
     plan(ladders=[], mixes=[{"members": {"plain": 4}, "methods": ["naive"]}])
     session = open_session(place)
     first, second = session.jobs
-    jobs.write(session, None)
+    jobs.write_job_files(session, None)
     read = [Task.read(Path("results", STUDY, "jobs", f"{job.path}.json")) for job in session.jobs]
     assert [task.place for task in read] == ["1/2", "2/2"]
     assert [task.left_s for task in read] == [round(second.estimate_s), 0]
@@ -182,7 +182,7 @@ def test_on_a_login_node_without_a_gpu_jobs_are_planned_for_one(
         return
     session = open_session(place | config, remote=True)
     assert session.forbidden is None
-    jobs.write(session, None)
+    jobs.write_job_files(session, None)
     [job] = session.jobs
     task = Task.read(Path("results", STUDY, "jobs", f"{job.path}.json"))
     assert (task.gpu, task.needs_gpu) == said

@@ -10,10 +10,10 @@ from pathlib import Path
 from analysis import source_digest
 from analysis.report import pages
 from workflow.collocation.study.errors import ConfigError, NotInForce
-from workflow.collocation.study.load import read_values
+from workflow.collocation.study.load import read_config_values
 from workflow.collocation.gpu.lock import Busy, folder_lock
 from workflow.collocation.plan import jobs
-from workflow.collocation.plan.show import banner, damage
+from workflow.collocation.plan.show import banner, damage_note
 from workflow.collocation.plan.session import open_posted, open_session
 
 REMOTE = INVOCATION.on_cluster
@@ -23,7 +23,7 @@ try:
     # One cell at a time, also where --resources gpu=1 was forgotten.
     gpus = INVOCATION.resource("gpu", 1)
     # Not by `configfile`: of most mistakes Snakemake's own reader gives a traceback.
-    values = read_values([]) | config
+    values = read_config_values([]) | config
     if INVOCATION.is_main_process:
         SESSION = open_session(values, gpus, REMOTE)
         print(banner(SESSION), file=sys.stderr)
@@ -73,16 +73,16 @@ onstart:
         said = "--jobs is for a cluster's executor; here it is --cores"
     try:
         if not said:
-            HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
+            HELD.enter_context(folder_lock(SESSION.folder, jobs.lock_holder(SESSION)))
             said = jobs.obstacle(SESSION)
         if not said:
-            jobs.bring_back_to_now(SESSION, GIVEN)
+            jobs.date_future_files_now(SESSION, GIVEN)
             jobs.write_plan(SESSION)
             # Elsewhere than on this machine no job could use it.
             warm = (
-                HELD.enter_context(jobs.preloaded(SESSION)) if INVOCATION.runs_locally else None
+                HELD.enter_context(jobs.preloaded_server(SESSION)) if INVOCATION.runs_locally else None
             )
-            jobs.write(SESSION, warm)
+            jobs.write_job_files(SESSION, warm)
     except Busy as busy:
         said = f"study '{SESSION.name}' is being run already: {busy}"
     except (OSError, ValueError) as error:
@@ -97,7 +97,7 @@ onsuccess:
     HELD.close()
     if SESSION.merged:
         print(pages.closing(SESSION.folder))
-    if said := damage(SESSION):
+    if said := damage_note(SESSION):
         print(said, file=sys.stderr)
     if left:
         print(left, file=sys.stderr if hindered else sys.stdout)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import Record
-from workflow.collocation.study.cell import digest
+from workflow.collocation.study.cell import spec_digest
 from workflow.collocation.study.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Attempt:
+class CellAttempt:
     """An attempt at a cell; `record` is None if that is corrupt."""
 
     cell: str
@@ -26,7 +26,7 @@ class Attempt:
     @cached_property
     def spec_digest(self) -> str | None:
         """Equal to that of a planned cell's spec where it measured the same."""
-        return digest(self.record.spec) if self.record else None
+        return spec_digest(self.record.spec) if self.record else None
 
     @property
     def refused_when_tried(self) -> bool:
@@ -42,12 +42,12 @@ class Attempt:
         return self.record and self.record.device
 
 
-def scan(folder: Path) -> dict[str, list[Attempt]]:
+def scan_attempts(folder: Path) -> dict[str, list[CellAttempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
     Raises ConfigError for a record of another version, OSError for one that cannot be read.
     """
-    found: dict[str, list[Attempt]] = {}
+    found: dict[str, list[CellAttempt]] = {}
     names = [(path.parts[-2][1:], path) for path in folder.glob("*/*/*/r*/a*/run.json")]
     for number, path in sorted((int(n), path) for n, path in names if n.isdecimal()):
         cell = path.parents[1].relative_to(folder).as_posix()
@@ -55,7 +55,7 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
             continue
         record = None
         try:
-            found_here = run_json.read(path)
+            found_here = run_json.read_record(path)
             if (found_here.cell.id, found_here.cell.attempt) == (cell, number):
                 record = found_here
         except run_json.OtherVersion as error:
@@ -64,5 +64,5 @@ def scan(folder: Path) -> dict[str, list[Attempt]]:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         except (FileNotFoundError, run_json.NoRecord):
             pass
-        found.setdefault(cell, []).append(Attempt(cell, number, path, record))
+        found.setdefault(cell, []).append(CellAttempt(cell, number, path, record))
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.gpu.lock import Busy, device_lock, folder_lock, lock_folder
-from workflow.collocation.plan.jobs import TRAINING, absent
+from workflow.collocation.plan.jobs import TRAINING, missing_packages
 from workflow.collocation.sharing import mig_nvml, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.study.definition import Config
@@ -25,7 +25,7 @@ from workflow.collocation.telemetry.sampler import open_source
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 CHECKS = ("packages", "gpu", "results")
-OF_A_GPU = ("company", "mps", "mig", "telemetry")
+GPU_CHECKS = ("company", "mps", "mig", "telemetry")
 IMPORT_S = 120.0  # of torch from a slow disk
 TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.is_available())"
 
@@ -40,8 +40,8 @@ class Doctor:
         self.device: gpu.Device | None = None
 
     def findings(self) -> Iterator[tuple[str, Finding]]:
-        for name in (*CHECKS, *OF_A_GPU):
-            if name in OF_A_GPU and self.device is None:
+        for name in (*CHECKS, *GPU_CHECKS):
+            if name in GPU_CHECKS and self.device is None:
                 return
             try:
                 yield name, getattr(self, name)()
@@ -51,7 +51,7 @@ class Doctor:
                 yield name, (FAIL, one_line(error))
 
     def packages(self) -> Finding:
-        if missing := absent(TRAINING):
+        if missing := missing_packages(TRAINING):
             names = ", ".join(missing)
             return FAIL, f"not installed: {names}; the extra 'train' of pyproject.toml has them"
         command = [sys.executable, "-c", TORCH]

@@ -2,10 +2,10 @@
 
 from statistics import median_high
 
-from workflow.collocation.plan.attempts import Attempt
+from workflow.collocation.plan.attempts import CellAttempt
 from workflow.collocation.record.run_json import MEASURED
 from workflow.collocation.study.grid import Cell
-from workflow.collocation.study.names import conditions
+from workflow.collocation.study.names import list_conditions
 
 # Where no cell like it was measured. On an H200, a process that chooses its kernels, or compiles,
 # while the others rest takes 4 s (ResNet152) to 15 s (EfficientNetV2-S) in all.
@@ -13,10 +13,10 @@ CELL_S, MEMBER_S, IN_TURN_S = 9.0, 3.5, 4.0
 WORK_S = 20.0  # a fixed amount of work
 ON_CPU = 0.15  # times these guesses: the models of `smoke` are tiny
 
-Attempts = dict[str, list[Attempt]]  # by cell id
+Attempts = dict[str, list[CellAttempt]]  # by cell id
 
 
-class Estimates:
+class DurationEstimates:
     """A cell takes its windows, and beside them the median of what other replicates took.
 
     attempts: of this study. on_gpu: False where the cells run on a CPU.
@@ -26,7 +26,7 @@ class Estimates:
         self._guess = 1.0 if on_gpu else ON_CPU
         self._beside = self._medians(attempts)
 
-    def of(self, cell: Cell) -> float:
+    def cell_seconds(self, cell: Cell) -> float:
         """Seconds from the start of the cell's job to its end."""
         kind = cell.id.rpartition("/")[0]
         if kind not in self._beside:
@@ -51,7 +51,7 @@ class Estimates:
         measure = spec.get("measure") or {}
         if measure.get("kind") == "interleaved":
             names = [member["workload"] for member in spec["members"]]
-            slices = len(conditions(spec["method"], names)) * measure.get("slices", 0)
+            slices = len(list_conditions(spec["method"], names)) * measure.get("slices", 0)
             windows = slices * measure.get("slice_s", 0.0)
         else:
             count = 2 if measure.get("kind") in ("departure", "completion") else 1

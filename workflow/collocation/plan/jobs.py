@@ -18,16 +18,16 @@ import psutil
 
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
-from workflow.collocation.record.source_digest import source_of
+from workflow.collocation.record.source_digest import source_file
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
-from workflow.collocation.study.errors import meant
+from workflow.collocation.study.errors import suggestion
 from workflow.collocation.study.regular_files import read_json
-from workflow.collocation.study.workloads import Trained
+from workflow.collocation.study.workloads import TrainedWorkload
 
 # Of config, to jobs.
-TOLD = {"gpu", "trainer", "timeout", "telemetry", "wait"}
+CONFIG_OF_JOBS = {"gpu", "trainer", "timeout", "telemetry", "wait"}
 REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
 TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
@@ -44,21 +44,21 @@ def set_environment() -> None:
 def obstacle(session: Session) -> str:
     """Why its jobs cannot begin, a line for each reason; empty if they can."""
     trained = session.jobs and session.config.trainer == "models.train"
-    if trained and (missing := absent(TRAINING)):
+    if trained and (missing := missing_packages(TRAINING)):
         return (
             f"{len(session.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "they are in the extra 'train' of pyproject.toml, and drawing needs none of them"
         )
     if session.outdated():
         return "another run has just changed this study; start again"
-    return "\n".join(mistakes(session))
+    return "\n".join(workload_mistakes(session))
 
 
-def absent(packages: Iterable[str]) -> list[str]:
+def missing_packages(packages: Iterable[str]) -> list[str]:
     return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
-def mistakes(session: Session) -> list[str]:
+def workload_mistakes(session: Session) -> list[str]:
     """One line for each model, class or script of the jobs' workloads that is not there.
 
     Nothing is imported: it is looked up in files, which takes no torch and runs nobody's code.
@@ -67,24 +67,26 @@ def mistakes(session: Session) -> list[str]:
     wanted = {member.workload: member.job for spec in jobs for member in spec.members}
     found = {name: job.missing for name, job in wanted.items()}
     if session.config.trainer == "models.train":
-        found |= {n: unknown(job) for n, job in wanted.items() if isinstance(job, Trained)}
+        found |= {
+            n: unknown_names(job) for n, job in wanted.items() if isinstance(job, TrainedWorkload)
+        }
     source = session.config.workloads
     return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
 
 
-def unknown(job: Trained) -> dict[str, str]:
+def unknown_names(job: TrainedWorkload) -> dict[str, str]:
     """Key → what it names that neither timm nor the user's own file has, in a sentence."""
     for key, own in job.own_code.items():
         module, _, name = own.partition(":")
-        if file := source_of(own):
+        if file := source_file(own):
             words = re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))
             if name not in words:
-                return {key: f"'{module}' has no '{name}'{meant(name, words)}"}
+                return {key: f"'{module}' has no '{name}'{suggestion(name, words)}"}
         elif not importlib.util.find_spec(module.partition(".")[0]):
             return {key: f"there is no module '{module}'"}
     name = job.model.partition(".")[0]  # of weights nothing is said
     if job.kind == "vision" and ":" not in job.model and name not in _timms():
-        return {"model": f"'{job.model}' is no model of timm{meant(name, _timms())}"}
+        return {"model": f"'{job.model}' is no model of timm{suggestion(name, _timms())}"}
     return {}
 
 
@@ -95,7 +97,7 @@ def _timms() -> set[str]:
     return {name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
 
 
-def preloaded(session: Session) -> AbstractContextManager[str | None]:
+def preloaded_server(session: Session) -> AbstractContextManager[str | None]:
     """The name of a server with one import of the trainer, where more than one job will train."""
     training = [job for job in session.jobs if session.refusal(job.cell) is None]
     if len(training) < 2:
@@ -103,7 +105,7 @@ def preloaded(session: Session) -> AbstractContextManager[str | None]:
     return hold(session.config.trainer, session.folder / "log" / "preloaded.log")
 
 
-def holder(session: Session) -> dict:
+def lock_holder(session: Session) -> dict:
     """What a lock says of this invocation."""
     return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
 
@@ -118,7 +120,7 @@ def write_plan(session: Session) -> None:
         (session.folder / "complete").unlink(missing_ok=True)
 
 
-def bring_back_to_now(session: Session, more: Iterable[str]) -> None:
+def date_future_files_now(session: Session, more: Iterable[str]) -> None:
     """Date files of the future now: Snakemake removes an output that is older than its input.
 
     more: what jobs read beside the study's files. Raises OSError with one line.
@@ -132,7 +134,7 @@ def bring_back_to_now(session: Session, more: Iterable[str]) -> None:
                 raise OSError(f"{path}: {said}") from None
 
 
-def write(session: Session, preloaded: str | None) -> None:
+def write_job_files(session: Session, preloaded: str | None) -> None:
     """A file for each job, and the list of records; those of earlier runs go.
 
     preloaded: the name of the server that has imported the trainer.
@@ -148,7 +150,7 @@ def write(session: Session, preloaded: str | None) -> None:
         "session": session.id,
         "preloaded": preloaded,
         "deadline": session.deadline,
-        **session.config.model_dump(include=TOLD),
+        **session.config.model_dump(include=CONFIG_OF_JOBS),
     }
     if session.remote and not session.on_gpu:
         common["gpu"] = "cpu"  # whatever there is

@@ -9,21 +9,21 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle, takewhile
 
-from workflow.collocation.plan.attempts import Attempt
-from workflow.collocation.plan.duration import Attempts, Estimates
+from workflow.collocation.plan.attempts import CellAttempt
+from workflow.collocation.plan.duration import Attempts, DurationEstimates
 from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS
-from workflow.collocation.study.cell import changes
+from workflow.collocation.study.cell import changed_settings
 from workflow.collocation.study.grid import Cell
 
 NEW = "not measured yet"
-NAMED = 3  # settings that have changed; of more the number is given
-UNKNOWN = "the GPU of replicate "  # a device's key, until a job has it
+MAX_NAMED = 3  # settings that have changed; of more the number is given
+UNKNOWN_DEVICE = "the GPU of replicate "  # a device's key, until a job has it
 REFUSED_S = 2.0  # a cell that will be 'unsupported'
-Stale = Callable[[Attempt], bool]
+IsStale = Callable[[CellAttempt], bool]
 
 
 @dataclass(frozen=True)
-class Job:
+class PendingCell:
     """A pending cell: which attempt it will be, why it runs, and its place in the order."""
 
     cell: Cell
@@ -49,12 +49,12 @@ class Job:
         return 4096 * (1 + self.cell.n)
 
 
-def places(
+def choose_devices(
     cells: list[Cell],
     attempts: Attempts,
     devices: list[str],
     most: int = 1,
-    stale: Stale = lambda attempt: False,
+    stale: IsStale = lambda attempt: False,
 ) -> dict[int, str]:
     """Replicate → the device of its cells that need others: the one of `devices` on which most of
     these were measured, or else one of the first `most`, in turn, those first on which least is to
@@ -63,7 +63,7 @@ def places(
     measured: dict[int, Counter] = {cell.replicate: Counter() for cell in cells}
     unfinished = set()
     for cell in cells if devices[1:] else ():
-        counted = [attempt for attempt in same(cell, attempts) if not stale(attempt)]
+        counted = [attempt for attempt in attempts_at(cell, attempts) if not stale(attempt)]
         there = [a.device for a in counted if a.status in MEASURED and a.device in devices]
         # One cell that needs others outweighs all that need none.
         measured[cell.replicate].update(dict.fromkeys(there, len(cells) if cell.needs else 1))
@@ -75,21 +75,21 @@ def places(
     return {replicate: begun.get(replicate) or next(free) for replicate in sorted(measured)}
 
 
-def unknown(replicate: int) -> str:
+def unknown_device(replicate: int) -> str:
     """The key of the device that a cluster will give a replicate."""
-    return f"{UNKNOWN}{replicate}"
+    return f"{UNKNOWN_DEVICE}{replicate}"
 
 
-def jobs(
+def pending_cells(
     cells: list[Cell],
     attempts: Attempts,
     place: str | Mapping[int, str],
     refusal: Callable[[Cell], str | None],
     most: int = 3,
-    stale: Stale = lambda attempt: False,
-    estimates: Estimates | None = None,
+    stale: IsStale = lambda attempt: False,
+    estimates: DurationEstimates | None = None,
     on_gpu: bool = True,
-) -> list[Job]:
+) -> list[PendingCell]:
     """The cells that still have to run, in order.
 
     place: the device, or each replicate's. refusal: why a cell's method cannot run here, or None.
@@ -104,7 +104,7 @@ def jobs(
         cell.id: [a for a in attempts.get(cell.id, []) if not a.record or a.on_gpu == on_gpu]
         for cell in cells
     }
-    tried = {cell.id: same(cell, alike) for cell in cells}
+    tried = {cell.id: attempts_at(cell, alike) for cell in cells}
     refused = {cell.id for cell in cells if refusal(cell) is not None}
     why = {
         cell.id: _why(cell, tried[cell.id], alike[cell.id], cell.id in refused, most, stale)
@@ -120,14 +120,14 @@ def jobs(
             for needed in cell.needs & tried.keys():
                 if not why[needed] and not _answered_on(tried[needed], device, most):
                     why[needed] = f"baseline on {device}"
-    estimates = estimates or Estimates(attempts)
+    estimates = estimates or DurationEstimates(attempts)
     return [
-        Job(
+        PendingCell(
             cell=cell,
             attempt=max((a.number for a in attempts.get(cell.id, [])), default=0) + 1,
             why=why[cell.id],
             rank=rank,
-            estimate_s=REFUSED_S if cell.id in refused else estimates.of(cell),
+            estimate_s=REFUSED_S if cell.id in refused else estimates.cell_seconds(cell),
             device=place[cell.replicate],
         )
         for rank, cell in enumerate(cells)
@@ -135,7 +135,7 @@ def jobs(
     ]
 
 
-def same(cell: Cell, attempts: Attempts) -> list[Attempt]:
+def attempts_at(cell: Cell, attempts: Attempts) -> list[CellAttempt]:
     """Attempts at a cell as it is planned now, oldest first."""
     return [a for a in attempts.get(cell.id, []) if a.spec_digest == cell.digest]
 
@@ -152,9 +152,9 @@ def _why(cell, tried, others, refused, most, stale) -> str | None:
     elif any(attempt.record is None for attempt in others):
         wanted = "its run.json is corrupt"
     elif before:
-        found = changes(before[-1], cell.spec.to_json())
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        wanted = f"its settings changed: {', '.join(found[:NAMED])}{more}"
+        found = changed_settings(before[-1], cell.spec.to_json())
+        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+        wanted = f"its settings changed: {', '.join(found[:MAX_NAMED])}{more}"
     else:
         wanted = NEW
     faults = [attempt for attempt in _faults(tried) if not stale(attempt)]
@@ -163,24 +163,24 @@ def _why(cell, tried, others, refused, most, stale) -> str | None:
     return wanted
 
 
-def _faults(tried: list[Attempt]) -> list[Attempt]:
+def _faults(tried: list[CellAttempt]) -> list[CellAttempt]:
     """Attempts that failed or timed out since the newest result."""
     since = [*takewhile(lambda attempt: attempt.status not in RESULTS, reversed(tried))]
     return [attempt for attempt in reversed(since) if attempt.status in FAULTS]
 
 
-def _newest(tried: list[Attempt]) -> Attempt | None:
+def _newest(tried: list[CellAttempt]) -> CellAttempt | None:
     """The newest answer."""
     return next((attempt for attempt in reversed(tried) if attempt.status in RESULTS), None)
 
 
-def full(attempts: Attempts) -> set[str]:
+def cells_out_of_memory(attempts: Attempts) -> set[str]:
     """Ids of the cells whose newest answer is that memory did not suffice."""
     newest = ((cell, _newest(tried)) for cell, tried in attempts.items())
     return {cell for cell, last in newest if last and last.status == "out_of_memory"}
 
 
-def refused(tried: list[Attempt]) -> str | None:
+def refusal_reason(tried: list[CellAttempt]) -> str | None:
     """Why its newest answer is that it cannot be measured; None if it is another."""
     last = _newest(tried)
     return last.record.reason if last and last.status == "unsupported" else None
@@ -193,7 +193,7 @@ def _lacks_baseline(cell, tried, device, most) -> str | None:
         return None
     where = done[-1].device
     for needed in cell.needs & tried.keys():
-        hopeless = device.startswith(UNKNOWN) and _answered_on(tried[needed], device, most)
+        hopeless = device.startswith(UNKNOWN_DEVICE) and _answered_on(tried[needed], device, most)
         there = any(a.status in MEASURED and a.device == where for a in tried[needed])
         if not there and not hopeless:
             return f"no baseline on {where}, where it was measured"
@@ -204,24 +204,28 @@ def _answered_on(tried, device, most) -> bool:
     """It was measured there, or failed there as often as it is tried; on an unknown one: it is
     measured on none any more.
     """
-    if device.startswith(UNKNOWN):
-        return bool(refused(tried)) or len(_faults(tried)) >= most
+    if device.startswith(UNKNOWN_DEVICE):
+        return bool(refusal_reason(tried)) or len(_faults(tried)) >= most
     there = [attempt for attempt in tried if attempt.device == device]
     return bool(_newest(there)) or len(_faults(there)) >= most
 
 
-def exhausted(cells: list[Cell], attempts: Attempts) -> list[tuple[Cell, Attempt, int]]:
+def cells_without_result(
+    cells: list[Cell], attempts: Attempts
+) -> list[tuple[Cell, CellAttempt, int]]:
     """Cells that failed since their newest result, if any: (cell, newest fault, how many)."""
-    found = ((cell, _faults(same(cell, attempts))) for cell in cells)
+    found = ((cell, _faults(attempts_at(cell, attempts))) for cell in cells)
     return [(cell, faults[-1], len(faults)) for cell, faults in found if faults]
 
 
-def finished(cells: list[Cell], attempts: Attempts, sealed: bool = False) -> list[Attempt]:
+def counted_attempts(
+    cells: list[Cell], attempts: Attempts, sealed: bool = False
+) -> list[CellAttempt]:
     """The attempts that analysis reads: all that were made at the cells as they are planned now.
 
     A sealed study is an input: all its records count whatever today's study and catalogue say.
     """
-    found = [same(cell, attempts) for cell in cells]
+    found = [attempts_at(cell, attempts) for cell in cells]
     if sealed:
         planned = {cell.id: None for cell in cells}
         others = sorted(attempts.keys() - planned.keys())
@@ -230,13 +234,13 @@ def finished(cells: list[Cell], attempts: Attempts, sealed: bool = False) -> lis
     return [attempt for attempt in counted if attempt.status != "postponed"]
 
 
-def within(
-    jobs: list[Job],
+def split_by_budget(
+    jobs: list[PendingCell],
     budget_s: float | None,
     devices: Collection[str] = (),
     most: int = 1,
     refusal: Callable[[Cell, str], str | None] = lambda cell, device: None,
-) -> tuple[list[Job], list[Job]]:
+) -> tuple[list[PendingCell], list[PendingCell]]:
     """Split jobs into those that fit a budget in seconds and the rest, both in order.
 
     Devices work side by side. A job brings the baselines that it waits for: without them its time

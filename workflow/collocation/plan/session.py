@@ -18,17 +18,17 @@ from pathlib import Path
 from workflow.collocation import ROOT, gpu
 from workflow.collocation.gpu import cores, find_devices
 from workflow.collocation.plan import pending
-from workflow.collocation.plan.attempts import Attempt, scan
+from workflow.collocation.plan.attempts import CellAttempt, scan_attempts
 from workflow.collocation.plan.datasets import Datasets
-from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.plan.duration import DurationEstimates
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.record.source_digest import code, own_digest
+from workflow.collocation.record.source_digest import code_digest, user_code_digest
 from workflow.collocation.run.conductor import TIMEOUTS
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import refusal
 from workflow.collocation.study import grid
-from workflow.collocation.study.definition import Config, Study, seconds
+from workflow.collocation.study.definition import Config, Study, parse_seconds
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.load import (
@@ -53,15 +53,15 @@ class Session:
     study: Study
     cells: list[Cell]
     usable: list[gpu.Device]  # GPUs that it may use; none: the CPU
-    attempts: dict[str, list[Attempt]]
+    attempts: dict[str, list[CellAttempt]]
     gpus: int = 1  # how many it uses at once
     no_gpu: str = ""  # why there is none, or one was left out
     remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     deadline: float | None = None  # Unix time at which the budget ends
     elsewhere: list[Cell] = field(default_factory=list)  # of replicates that were merged in
-    jobs: list[pending.Job] = field(default_factory=list)
-    later: list[pending.Job] = field(default_factory=list)
+    jobs: list[pending.PendingCell] = field(default_factory=list)
+    later: list[pending.PendingCell] = field(default_factory=list)
     _refusals: dict[tuple, str | None] = field(default_factory=dict)
 
     # -- devices --------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ class Session:
     def places(self) -> dict[int, str]:
         """Replicate → key of the device of its cells that need others."""
         if self.remote:
-            return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
-        return pending.places(self.cells, self.attempts, self.keys, self.gpus, self.stale)
+            return {cell.replicate: pending.unknown_device(cell.replicate) for cell in self.cells}
+        return pending.choose_devices(self.cells, self.attempts, self.keys, self.gpus, self.stale)
 
     @cached_property
     def on_gpu(self) -> bool:
@@ -118,18 +118,20 @@ class Session:
 
     @cached_property
     def _today(self) -> tuple:
-        return code(), provenance.versions(self.device.driver if self.device else None)
+        return code_digest(), provenance.package_versions(
+            self.device.driver if self.device else None
+        )
 
-    def _differs(self, attempt: Attempt) -> bool:
+    def _differs(self, attempt: CellAttempt) -> bool:
         return bool(provenance.mismatches(attempt.record.provenance, *self._today))
 
-    def stale(self, attempt: Attempt) -> bool:
+    def stale(self, attempt: CellAttempt) -> bool:
         """Whether an attempt is to be made again, as config's `rerun` has it."""
         return self.config.rerun == "mismatched" and self._differs(attempt)
 
-    def mismatched(self) -> list[Attempt]:
+    def mismatched(self) -> list[CellAttempt]:
         """Measured attempts that today's code or versions would not reproduce as they are."""
-        found = pending.finished(self.cells, self.attempts)
+        found = pending.counted_attempts(self.cells, self.attempts)
         return [a for a in found if a.status in MEASURED and self._differs(a)]
 
     @property
@@ -158,12 +160,12 @@ class Session:
     def measured(self) -> list[str]:
         """run.json of every attempt that exists and counts."""
         cells = [*self.cells, *self.elsewhere]
-        found = pending.finished(cells, self.attempts, self.sealed)
+        found = pending.counted_attempts(cells, self.attempts, self.sealed)
         return [attempt.path.as_posix() for attempt in found]
 
     def outdated(self) -> bool:
         """Whether another run has changed the study since this one was planned."""
-        return scan(self.cells_folder) != self.attempts
+        return scan_attempts(self.cells_folder) != self.attempts
 
     @property
     def coming(self) -> list[str]:
@@ -191,8 +193,8 @@ class Session:
         stands.
         """
         if self.remote and self.on_gpu:
-            tried = pending.same(cell, self.attempts)
-            return pending.refused([attempt for attempt in tried if attempt.on_gpu])
+            tried = pending.attempts_at(cell, self.attempts)
+            return pending.refusal_reason([attempt for attempt in tried if attempt.on_gpu])
         asked = cell.id, key or self.places.get(cell.replicate)
         if asked not in self._refusals:
             device = next((each for each in self.usable if each.uuid == asked[1]), self.device)
@@ -212,7 +214,7 @@ class Session:
     # -- for Snakemake's rules --------------------------------------------------------------------
 
     @cached_property
-    def job_at(self) -> dict[str, pending.Job]:
+    def job_at(self) -> dict[str, pending.PendingCell]:
         """By its attempt's folder below `cells_folder`."""
         return {job.path: job for job in self.jobs}
 
@@ -256,7 +258,9 @@ class Session:
         if self.remote and job is not first:
             return math.ceil(2 * job.estimate_s / 60) + 1
         phases = TIMEOUTS | self.config.timeout
-        own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
+        own = (
+            sum(phases.values()) + phases["warm"] + parse_seconds(self.config.wait)
+        )  # tuning is one too
         return math.ceil((3 * job.estimate_s + own) / 60)
 
     def settings(self) -> str:
@@ -301,24 +305,25 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
         raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
     if remote and config.gpu not in ("auto", "cpu"):
         raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
-    workloads = load_workloads(find_file(config.workloads))
+    workloads = load_workloads(find_config_file(config.workloads))
     devices, why_not = [], "its jobs run elsewhere"
     if not remote:
         devices, why_not = find_devices(config.gpu)
     name, why = _choose(config, *(("paper", "a CUDA machine") if devices else ("smoke", why_not)))
-    study = load_study(find_file(config.studies), name, workloads)
+    study = load_study(find_config_file(config.studies), name, workloads)
     digests = {
-        key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
+        key: user_code_digest(each.own_code.values(), each.own_files)
+        for key, each in workloads.items()
     }
     sources = {key: digest for key, digest in digests.items() if digest}
-    attempts = scan(Path(config.results, name, "cells"))
-    cells = grid.expand(study, workloads, sources, pending.full(attempts))
+    attempts = scan_attempts(Path(config.results, name, "cells"))
+    cells = grid.expand(study, workloads, sources, pending.cells_out_of_memory(attempts))
     session = Session(
         *(config, name, why, study, cells, devices, attempts),
         gpus=1 if remote else max(gpus, 1),
         no_gpu=why_not,
         remote=remote,
-        elsewhere=grid.elsewhere(cells, attempts),
+        elsewhere=grid.merged_cells(cells, attempts),
     )
     session.id = config.session or session.id
     if session.measuring:
@@ -331,15 +336,17 @@ def open_posted(values: dict) -> Session:
     those that the first session has written files for. Raises ConfigError.
     """
     config = load_config(values)
-    workloads = load_workloads(find_file(config.workloads))
-    study = load_study(find_file(config.studies), config.study, workloads)
+    workloads = load_workloads(find_config_file(config.workloads))
+    study = load_study(find_config_file(config.studies), config.study, workloads)
     session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
     for path in (session.folder / "jobs").rglob("a*.json"):
         task = Task.read(path)
         scenario, implementation, method, replicate = task.cell.split("/")
         cell = Cell(scenario, implementation, method, int(replicate[1:]), task.spec)
         rank = int(task.place.partition("/")[0])
-        session.jobs.append(pending.Job(cell, task.attempt, "posted", rank, task.estimate_s))
+        session.jobs.append(
+            pending.PendingCell(cell, task.attempt, "posted", rank, task.estimate_s)
+        )
     session.jobs.sort(key=lambda job: job.rank)
     return session
 
@@ -347,16 +354,16 @@ def open_posted(values: dict) -> Session:
 def _plan(session: Session) -> None:
     """What runs now: the cells that fit the budget."""
     config, attempts = session.config, session.attempts
-    jobs = pending.jobs(
+    jobs = pending.pending_cells(
         *(session.cells, attempts, session.places, session.refusal),
         most=config.attempts,
         stale=session.stale,
-        estimates=Estimates(attempts, session.on_gpu),
+        estimates=DurationEstimates(attempts, session.on_gpu),
         on_gpu=session.on_gpu,
     )
-    budget = None if config.budget is None else seconds(config.budget)
+    budget = None if config.budget is None else parse_seconds(config.budget)
     among = session.keys, session.gpus, session.refusal
-    session.jobs, session.later = pending.within(jobs, budget, *among)
+    session.jobs, session.later = pending.split_by_budget(jobs, budget, *among)
     if budget is not None and session.seconds <= budget:  # else it is one cell, which may be late
         session.deadline = round(time.time() + budget)
 
@@ -366,7 +373,7 @@ def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
     name, why = (here, because) if config.study == "auto" else (config.study, "as asked for")
     if config.measure is not False:
         return name, why
-    known = {path.stem for path in find_file(config.studies).glob("*.yaml")}
+    known = {path.stem for path in find_config_file(config.studies).glob("*.yaml")}
     there = {path.parent.name for path in Path(config.results).glob("*/cells")}
     found = sorted(there & known)  # a contributed bundle is for comparing
     if name not in found and config.study == "auto" and len(found) == 1:
@@ -377,6 +384,6 @@ def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
     return name, why
 
 
-def find_file(path: str) -> Path:
+def find_config_file(path: str) -> Path:
     """A config path as given, from the working directory, or else from the repository."""
     return Path(path) if Path(path).exists() else ROOT / path

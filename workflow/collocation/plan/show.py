@@ -7,7 +7,7 @@ from workflow.collocation.gpu import cores
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.session import Session
 from workflow.collocation.record.run_json import RESULTS
-from workflow.collocation.record.values import File
+from workflow.collocation.record.values import FileDigest
 from workflow.collocation.run import environment
 from workflow.collocation.run.outcome import log_of
 from workflow.collocation.sharing.base import named
@@ -33,7 +33,7 @@ def _where(session: Session) -> str:
 def _counts(session: Session) -> str:
     every = [*session.cells, *session.elsewhere]
     done = sum(
-        any(attempt.status in RESULTS for attempt in pending.same(cell, session.attempts))
+        any(attempt.status in RESULTS for attempt in pending.attempts_at(cell, session.attempts))
         for cell in every
     )
     said = f"{len(every)} cells"
@@ -70,13 +70,13 @@ def _notes(session: Session) -> list[str]:
         )
     if session.jobs and (dropped := environment.dropped()):
         notes.append(f"set here, and not passed to the jobs: {', '.join(dropped)}")
-    notes += filter(None, [damage(session)])
+    notes += filter(None, [damage_note(session)])
     if not session.jobs and (page := session.folder / "results.md").exists():
         notes.append(f"read in {session.folder}: {page.name}")
     return notes
 
 
-def damage(session: Session) -> str:
+def damage_note(session: Session) -> str:
     """Which attempts' files are gone or altered, and what to do; empty if none is.
 
     Of a sealed study its list tells it, else each record, of what lies beside it.
@@ -86,15 +86,17 @@ def damage(session: Session) -> str:
         lines = listed.read_text("utf-8", errors="replace").splitlines()
         expected = {session.folder / line[66:]: line[:64] for line in lines if "  cells/" in line}
     else:
-        for attempt in pending.finished([*session.cells, *session.elsewhere], session.attempts):
+        for attempt in pending.counted_attempts(
+            [*session.cells, *session.elsewhere], session.attempts
+        ):
             files = attempt.record.files.items()
             expected |= {attempt.path.with_name(name): file.sha256 for name, file in files}
     wrong: dict[str, str] = {}  # attempt → what is wrong with one of its files
     for path, digest in expected.items():
-        if not path.is_file() or File.of(path).sha256 != digest:
+        if not path.is_file() or FileDigest.of(path).sha256 != digest:
             how = f"{path.name} {'has changed' if path.is_file() else 'is gone'}"
             wrong.setdefault(path.parent.as_posix(), how)
-    named = ", ".join(f"{attempt} ({wrong[attempt]})" for attempt in [*wrong][: pending.NAMED])
+    named = ", ".join(f"{attempt} ({wrong[attempt]})" for attempt in [*wrong][: pending.MAX_NAMED])
     check = f"collocate {'verify' if session.sealed else 'seal'} {session.name}"
     if session.config.results != "results":
         check += f" --results {shlex.quote(session.config.results)}"
@@ -102,7 +104,7 @@ def damage(session: Session) -> str:
     return said if wrong else ""
 
 
-def table(session: Session) -> str:
+def plan_table(session: Session) -> str:
     """Every cell to run in order, when it is done, and what will not be measured."""
     jobs = [*session.jobs, *session.later]
     lines, spent = [banner(session)], {}
@@ -124,12 +126,15 @@ def table(session: Session) -> str:
         lines += ["", "cells that will be 'unsupported':"]
         lines += [f"{count:11}  {reason}" for reason, count in refused.items()]
     lines += [f"\n{word}" for word in sorted(doubts - {None})]
-    return "\n".join([*lines, *(["", *said] if (said := faults(session)) else [])])
+    return "\n".join([*lines, *(["", *said] if (said := fault_lines(session)) else [])])
 
 
-def faults(session: Session) -> list[str]:
+def fault_lines(session: Session) -> list[str]:
     """Each cell that failed and has no result: with what, where its log says why, what to do."""
-    most, exhausted = session.config.attempts, pending.exhausted(session.cells, session.attempts)
+    most, exhausted = (
+        session.config.attempts,
+        pending.cells_without_result(session.cells, session.attempts),
+    )
     if not exhausted:
         return []
     lines = [f"{len(exhausted)} cells of study '{session.name}' have no result:"]

@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record.parquet import arrow
-from workflow.collocation.record.values import PERCENTILES, File, Window
+from workflow.collocation.record.parquet import numeric_column
+from workflow.collocation.record.values import PERCENTILES, FileDigest, Window
 
-FILE = "requests.parquet"
-TAIL = 2  # so the 99th percentile needs 200 values, the 95th 40
+REQUESTS_FILE = "requests.parquet"
+VALUES_ABOVE = 2  # so the 99th percentile needs 200 values, the 95th 40
 
 
-def of_window(
+def window_latencies(
     requests: Mapping[str, np.ndarray], window: Window, slo_ms: Mapping[str, float] | None
 ) -> dict[str, float]:
     """Percentiles (ms) of one member's requests in a window, `request_goodput` (answered within
@@ -56,7 +56,7 @@ def of_window(
     kinds = {"ttft": ttft[arrived], "tpot": tpot[arrived & answered]}
     kinds |= {"itl": np.diff(times)[seen], "e2el": e2el[arrived]}
     good = arrived & (ttft <= slo_ms["ttft"] * 1e6) & (tpot <= slo_ms["tpot"] * 1e6)
-    return _percentiles(kinds, TAIL) | {
+    return _percentiles(kinds, VALUES_ABOVE) | {
         "request_goodput": float(good.sum() / window.seconds),
         "answered_share": float(answered[arrived].mean()),
     }
@@ -74,7 +74,7 @@ def _percentiles(kinds: Mapping[str, np.ndarray], tail: float) -> dict[str, floa
     return {name: ms for name, ms in found.items() if np.isfinite(ms)}
 
 
-def write(path: Path, members: Mapping[int, Mapping[str, np.ndarray]]) -> File:
+def write_requests(path: Path, members: Mapping[int, Mapping[str, np.ndarray]]) -> FileDigest:
     """Write requests.parquet: a row for each request's arrival (token 0) and each of its tokens;
     `wanted` is how many it is to have.
     """
@@ -90,14 +90,14 @@ def write(path: Path, members: Mapping[int, Mapping[str, np.ndarray]]) -> File:
     names += (("token", pa.int32()),)
     schema = pa.schema([*names, pa.field("t_ns", pa.int64(), metadata={"unit": "ns"})])
     columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    content = [arrow(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    content = [numeric_column(c, field.type) for c, field in zip(columns, schema, strict=True)]
     table = pa.Table.from_arrays(content, schema=schema)
     encoding = {"t_ns": "DELTA_BINARY_PACKED"}
     pq.write_table(table, path, compression="zstd", use_dictionary=False, column_encoding=encoding)
-    return File.of(path)
+    return FileDigest.of(path)
 
 
-def read(table: pa.Table) -> dict[int, dict[str, np.ndarray]]:
+def read_requests(table: pa.Table) -> dict[int, dict[str, np.ndarray]]:
     """Member → its requests, as `of_window` takes them."""
     found = {}
     member, request, wanted, token, t = (table[name].to_numpy() for name in table.schema.names)

@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 
 
-def dictionary(values: list[str | None]) -> pa.DictionaryArray:
+def text_column(values: list[str | None]) -> pa.DictionaryArray:
     """Texts as a dictionary column; None is null."""
     texts = pa.lib.StringBuilder()
     texts.append_values(values)
     return texts.finish().dictionary_encode()
 
 
-def arrow(column: np.ndarray, kind: pa.DataType) -> pa.Array:
+def numeric_column(column: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Numbers as a column of this kind, NaN as null."""
     missing = np.isnan(column)
     there = pa.py_buffer(np.packbits(~missing, bitorder="little"))

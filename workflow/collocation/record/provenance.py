@@ -20,7 +20,7 @@ PACKAGES += ("tensorsocket", "peft", "transformers")
 DECISIVE = ("torch", "timm", "driver")  # a cell measured with another one is a mismatch
 
 
-def versions(driver: str | None) -> dict[str, str | None]:
+def package_versions(driver: str | None) -> dict[str, str | None]:
     """Versions of Python, the packages that matter and the GPU driver; null where absent."""
     found = {"python": platform.python_version(), "driver": driver}
     for package in PACKAGES:
@@ -31,11 +31,11 @@ def versions(driver: str | None) -> dict[str, str | None]:
     return found
 
 
-def collect(driver: str | None, code: str, session: str | None = None) -> dict:
+def collect_provenance(driver: str | None, code: str, session: str | None = None) -> dict:
     """The provenance entry of run.json; code: its digest."""
     return {
         "digest": code,
-        "versions": versions(driver),
+        "versions": package_versions(driver),
         "commit": _commit(),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "session": session,  # as records have called it from the first
@@ -51,7 +51,7 @@ def mismatches(recorded: dict, digest: str, current: dict[str, str | None]) -> l
     return found + [name for name in here if before.get(name) != current.get(name)]
 
 
-def host(cores: int, cpu_quota: float | None) -> dict:
+def describe_host(cores: int, cpu_quota: float | None) -> dict:
     """CPU model and memory of this machine, and the cores and CPU quota that we have."""
     told = _text(Path("/proc/cpuinfo")).partition("model name")[2].partition("\n")[0]
     return {

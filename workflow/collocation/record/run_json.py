@@ -11,12 +11,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
+from workflow.collocation.record.values import (
+    REQUEST_METRICS,
+    FileDigest,
+    RecordPart,
+    Telemetry,
+    Window,
+)
 from workflow.collocation.study.names import ALONE_VARIANTS, conditions_of, parse_scenario
-from workflow.collocation.study.redaction import OWNER_ALONE
+from workflow.collocation.study.redaction import open_for_owner
 from workflow.collocation.study.regular_files import read_bytes
 
-LIVE = "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
+PROGRESS_FILE = (
+    "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
+)
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
 FAULTS = ("failed", "timed_out")  # tried again, a few times
@@ -35,7 +43,7 @@ class OtherVersion(NoRecord):
     """A record that another version of the study wrote: not to be measured again."""
 
 
-class CellName(Part):
+class CellName(RecordPart):
     id: str
     scenario: Annotated[str, AfterValidator(lambda scenario: parse_scenario(scenario).id)]
     implementation: str
@@ -44,7 +52,7 @@ class CellName(Part):
     attempt: int = Field(ge=1)
 
 
-class MethodEvidence(Part):
+class MethodEvidence(RecordPart):
     """`verified`: the evidence shows that the method was in force; null where it could not tell,
     or nothing ran.
     """
@@ -54,7 +62,7 @@ class MethodEvidence(Part):
     evidence: dict = {}
 
 
-class Gpu(Part):
+class GpuRecord(RecordPart):
     uuid: str
     name: str
     memory_bytes: int | None
@@ -62,7 +70,7 @@ class Gpu(Part):
     driver: str
 
 
-class Rate(Part):
+class Rate(RecordPart):
     """What one member did in one window; samples/s from its first to its last step end there, or,
     where `slices` has those of each span, over all of them together. distinct_samples: of those in
     its steps, where files are read.
@@ -75,17 +83,17 @@ class Rate(Part):
     step_ms_p99: float | None = None
     drift: float | None = None
     drift_error: float | None = None
-    latency: dict[Literal[*SERVED], float] = {}  # of a server's requests
+    latency: dict[Literal[*REQUEST_METRICS], float] = {}  # of a server's requests
     slices: list[Samples] | None = None
     distinct_samples: int | None = None
 
 
-class Loss(Part):
+class Loss(RecordPart):
     step: list[int] = []
     value: list[float | None] = []
 
 
-class Member(Part):
+class MemberRecord(RecordPart):
     member: int = Field(ge=0)
     workload: str
     pid: int | None = None
@@ -115,7 +123,7 @@ class Member(Part):
     loss: Loss = Loss()
 
 
-class Record(Part):
+class Record(RecordPart):
     """What one attempt at a cell says. A completed one has rates; members are those of its spec;
     windows of an interleaved cell are its conditions.
     """
@@ -128,17 +136,17 @@ class Record(Part):
     reason: str | None = None
     phase: Phase | None = None
     method: MethodEvidence
-    gpu: Gpu | None = None
+    gpu: GpuRecord | None = None
     gpu_state: dict = Field({}, exclude=True)  # the same
     windows: list[Window] = []
-    members: list[Member] = []
+    members: list[MemberRecord] = []
     data: list[dict] = []
     flags: list[str] = []
     telemetry: Telemetry | None = None
     host: dict = {}
     provenance: dict = {}
     timing: dict[str, float | None] = {}
-    files: dict[str, File] = {}
+    files: dict[str, FileDigest] = {}
 
     @model_validator(mode="after")
     def _holds_together(self):
@@ -176,7 +184,7 @@ class Record(Part):
         return self.status == "completed" and self.cell.method == "naive" and alone
 
 
-def read(path: Path) -> Record:
+def read_record(path: Path) -> Record:
     """The record in a run.json, UTF-8 whatever the locale. Raises OSError, NoRecord."""
     try:
         return Record.model_validate_json(read_bytes(path))
@@ -192,7 +200,7 @@ def read(path: Path) -> Record:
     raise NoRecord(" ".join(f"{where}: {error['msg']}".lstrip(": ").split()))
 
 
-def as_text(record: Mapping[str, Any]) -> str:
+def record_text(record: Mapping[str, Any]) -> str:
     """What a run.json holds: a line for each key of the record, a third less than indented."""
     lines = (
         f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
@@ -201,16 +209,16 @@ def as_text(record: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def write(path: Path, record: Record) -> None:
+def write_record(path: Path, record: Record) -> None:
     """Write run.json so that a reader sees all of it or nothing; NaN and infinity become null.
 
     That of somebody's command is for its owner alone.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    opener = OWNER_ALONE if any(job.get("kind") == "command" for job in record.jobs) else None
+    opener = open_for_owner if any(job.get("kind") == "command" for job in record.jobs) else None
     try:
         with open(temporary, "w", encoding="utf-8", opener=opener) as handle:
-            handle.write(as_text(json.loads(record.model_dump_json())))
+            handle.write(record_text(json.loads(record.model_dump_json())))
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)

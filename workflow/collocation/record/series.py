@@ -15,7 +15,7 @@ LAG_NS = 100_000_000
 # Shares of the GPU's time or cycles. DCGM has told 1.29 of an A100's instance.
 SHARES = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64", "integer")
 SHARES += ("ctxsw_active", "gpu_util", "memory_util")
-MOST = 1 + 1e-6  # of a share, in single precision
+MAX_SHARE = 1 + 1e-6  # of a share, in single precision
 
 Pieces = list[tuple[int, int]]
 
@@ -53,7 +53,7 @@ class Series:
         """
         values, weights = self.counting(name, ends, pieces)
         too_few = weights.sum() <= known * (ends[1] - ends[0])
-        if too_few or (name in SHARES and not 0 <= values.min() <= values.max() <= MOST):
+        if too_few or (name in SHARES and not 0 <= values.min() <= values.max() <= MAX_SHARE):
             return None
         return float(np.average(values, weights=weights))
 

@@ -14,30 +14,30 @@ from pathlib import Path
 from workflow.collocation import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
-BESIDE = "workflow/collocation/plan/"  # plans and prints: no process of a cell imports it
+NOT_DIGESTED = "workflow/collocation/plan/"  # plans and prints: no process of a cell imports it
 
 
-def code(root: Path = ROOT) -> str:
+def code_digest(root: Path = ROOT) -> str:
     """SHA-256 over what matters of models/ and workflow/collocation/."""
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
     named = ((path.relative_to(root).as_posix(), path) for path in paths)
-    read = ((name, path) for name, path in named if not name.startswith(BESIDE))
-    return _sha(repr([(name, without_words(path.read_bytes())) for name, path in read]))
+    read = ((name, path) for name, path in named if not name.startswith(NOT_DIGESTED))
+    return _sha(repr([(name, without_comments(path.read_bytes())) for name, path in read]))
 
 
-def own_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
+def user_code_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
     """One digest of the user's own files: these, and those behind names `module:function`; None
     without any, as of timm's models and installed ones.
     """
     found = []
-    for path in (*filter(None, map(source_of, names)), *files):
+    for path in (*filter(None, map(source_file, names)), *files):
         found.append(path.read_bytes())
         with contextlib.suppress(SyntaxError, ValueError):  # of another Python, or none
-            found[-1] = without_words(found[-1])
+            found[-1] = without_comments(found[-1])
     return _sha(repr(found)) if found else None
 
 
-def source_of(name: str) -> Path | None:
+def source_file(name: str) -> Path | None:
     """The file of `module:function`, where members import from: working directory, PYTHONPATH,
     repository.
     """
@@ -52,7 +52,7 @@ def source_of(name: str) -> Path | None:
     return next(filter(Path.is_file, files), None) if colon else None
 
 
-def without_words(source: bytes) -> str:
+def without_comments(source: bytes) -> str:
     """The code of a module without its comments and docstrings, formatted as Python does."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     module = ast.parse(source)

@@ -8,23 +8,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record.parquet import arrow
+from workflow.collocation.record.parquet import numeric_column
 from workflow.collocation.record.run_json import Loss, Rate
-from workflow.collocation.record.values import File, Window
+from workflow.collocation.record.values import FileDigest, Window
 from workflow.collocation.study.names import COMPLETION
 
-FILE = "steps.parquet"
+STEPS_FILE = "steps.parquet"
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
 # A third of a window in so many parts: each longer than what makes neighbouring steps alike.
 BATCHES = 10
 # A member stood still if one gap between its steps is over this share of a window, this many
 # seconds, and this many of its usual steps (2.5 in the shipped records).
-STALL, STALL_S, STALL_STEPS = 0.05, 0.25, 3
-HALVES = 0.2  # of the faster half's rate
+STALL_SHARE, STALL_S, STALL_STEPS = 0.05, 0.25, 3
+HALVES_DIFFER = 0.2  # of the faster half's rate
 
 
-def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
+def window_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
     """What one member did in the window [start_ns, stop_ns).
 
     end_ns: int64 [steps], when each step had finished on the device. Throughput is from the first
@@ -61,11 +61,11 @@ def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
     return float(last.mean() / first.mean() * np.sqrt(relative))
 
 
-def in_window(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float = 0.0) -> Rate:
+def member_rate(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float = 0.0) -> Rate:
     """What one member did in a window of the cell's. drop_s: of a slice, before what counts."""
     if window.spans:
         return slices_rate(end_ns, window.spans, round(drop_s * 1e9), batch_size)
-    found = rate(end_ns, *window.ends, batch_size)
+    found = window_rate(end_ns, *window.ends, batch_size)
     if window.name == COMPLETION:  # whose end is alone, and faster
         found.drift = found.drift_error = None
     return found
@@ -103,7 +103,9 @@ def fractional_steps(began: np.ndarray, ended: np.ndarray, start: int, stop: int
     return float(np.where(took > 0, share, at_once).sum())
 
 
-def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> np.ndarray:
+def pause_shares(
+    window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None
+) -> np.ndarray:
     """Shares of a window between one step end of a member and the next, the last one at its end.
     Of slices, whose rates are given, by those without any step.
     """
@@ -117,13 +119,13 @@ def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = 
     return np.diff(edges) / (window.end_ns - window.start_ns)
 
 
-def stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
+def has_stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
     """Whether a member stood still for a part of the window that its rate may not tell of."""
-    *others, longest = np.sort(pauses(window, end_ns, slices))
+    *others, longest = np.sort(pause_shares(window, end_ns, slices))
     if slices is not None:
         return bool(longest > 0)
     usual = STALL_STEPS * np.median(others) if others else 0.0
-    return bool(longest > max(STALL, STALL_S / window.seconds, usual))
+    return bool(longest > max(STALL_SHARE, STALL_S / window.seconds, usual))
 
 
 def halves_differ(
@@ -144,20 +146,20 @@ def halves_differ(
         first = np.interp((inside[0] + inside[-1]) / 2, inside, np.arange(len(inside)))
         halves = first, len(inside) - 1 - first
     lost = 1 - min(halves) / max(*halves, 1e-9)
-    return bool(max(halves) > 0 and lost > max(HALVES, STALL_S / (window.seconds / 2)))
+    return bool(max(halves) > 0 and lost > max(HALVES_DIFFER, STALL_S / (window.seconds / 2)))
 
 
-def flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
+def window_flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
     """Of a member's steps in a window: that it stood still, else that its halves differ, or none.
 
     slices: the rates in those that the window consists of, if it does.
     """
-    if stalled(window, end_ns, slices):
+    if has_stalled(window, end_ns, slices):
         return "stalled"
     return "halves_differ" if halves_differ(window, end_ns, slices) else None
 
 
-def ceased(
+def find_stopped_member(
     windows: Iterable[Window], paused: Mapping[tuple[int, str], np.ndarray], workload: Sequence[str]
 ) -> tuple[int, str] | None:
     """A member, and a window in whose last half it made no step, though it never paused for so long
@@ -176,13 +178,13 @@ def ceased(
     return None
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
+def load_step_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a member's steps.npz, which is whole once the member has said `stopped`."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
-def distinct(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
+def distinct_samples(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
     """How many samples the member's steps in the window were of; None of such without numbers."""
     ends = arrays["end_ns"]
     if not len(arrays.get("samples", ())):
@@ -191,7 +193,7 @@ def distinct(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
     return len(np.unique(arrays["samples"][: len(ends)][inside]))
 
 
-def losses(arrays: dict[str, np.ndarray]) -> Loss:
+def first_losses(arrays: dict[str, np.ndarray]) -> Loss:
     """The first losses by global step; a loss that is not finite is null."""
     step, value = arrays["loss_step"][:LOSSES_KEPT], arrays["loss"][:LOSSES_KEPT]
     return Loss(
@@ -200,7 +202,9 @@ def losses(arrays: dict[str, np.ndarray]) -> Loss:
     )
 
 
-def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int) -> File:
+def write_steps(
+    path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int
+) -> FileDigest:
     """Write steps.parquet: member, tick (since origin_ns, one clock for all) and loss of each step.
 
     members: the arrays of steps.npz and `first_step`, the global number of the first step. Losses
@@ -218,7 +222,7 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         ],
         metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
     )
-    content = [arrow(np.concatenate(columns[field.name]), field.type) for field in schema]
+    content = [numeric_column(np.concatenate(columns[field.name]), field.type) for field in schema]
     pq.write_table(
         pa.Table.from_arrays(content, schema=schema),
         path,
@@ -226,10 +230,10 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         use_dictionary=["member"],
         column_encoding={"tick": "DELTA_BINARY_PACKED"},
     )
-    return File.of(path)
+    return FileDigest.of(path)
 
 
-def read(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def read_steps(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Member → when its steps had ended (int64 ns, to TICK_NS), and their losses (NaN: not kept).
 
     table: of steps.parquet. Raises LookupError, TypeError or ValueError where it is none.

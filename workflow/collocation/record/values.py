@@ -8,16 +8,20 @@ from pydantic import BaseModel, ConfigDict
 
 PERCENTILES = (50, 95, 99)  # of latencies
 LATENCIES = [f"p{p}_{kind}_ms" for kind in ("ttft", "tpot", "itl", "e2el") for p in PERCENTILES]
-SERVED = [*LATENCIES, "request_goodput", "answered_share"]  # what a window says of a server
+REQUEST_METRICS = [
+    *LATENCIES,
+    "request_goodput",
+    "answered_share",
+]  # what a window says of a server
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """A part of a record: with these keys and no others."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Window(Part):
+class Window(RecordPart):
     """A stretch of the monotonic clock (ns) in which every member named by the cell trained.
 
     Of an interleaved cell, one for each condition and named after it: `members` are the
@@ -46,7 +50,7 @@ class Window(Part):
 Values = dict[str, float | None]  # metric → value in the vocabulary's unit, null where missing
 
 
-class Energy(Part):
+class Energy(RecordPart):
     """What the set used in a window, in J: the counter's mean power (W) between its two readings,
     `seconds` apart, times the window's length; power readings, integrated.
     """
@@ -59,7 +63,7 @@ class Energy(Part):
     above_idle_joules: float | None = None
 
 
-class WindowTelemetry(Part):
+class WindowTelemetry(RecordPart):
     """What was seen in one window.
 
     entities: headline values by entity ("gpu", "gi:1"): of a rate the one pair of samples that
@@ -77,7 +81,7 @@ class WindowTelemetry(Part):
     whole_card: Values = {}
 
 
-class Sampler(Part):
+class Sampler(RecordPart):
     """What the sampler says of itself; records of results/ladder say more."""
 
     model_config = ConfigDict(extra="ignore")
@@ -86,7 +90,7 @@ class Sampler(Part):
     cpu_s: float | None = None
 
 
-class Telemetry(Part):
+class Telemetry(RecordPart):
     """What was seen from outside the members. `source` is null where there was no GPU to read.
 
     idle: means before the first member was built. disagree: sentences. throttled: reason → share of
@@ -105,11 +109,11 @@ class Telemetry(Part):
     sampler: Sampler = Sampler()
 
 
-class File(Part):
+class FileDigest(RecordPart):
     sha256: str
     bytes: int
 
     @classmethod
-    def of(cls, path: Path) -> "File":
+    def of(cls, path: Path) -> "FileDigest":
         content = path.read_bytes()
         return cls(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))

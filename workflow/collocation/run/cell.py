@@ -27,12 +27,12 @@ from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import (
     FAULTS,
     CellName,
-    Gpu,
+    GpuRecord,
     MethodEvidence,
     Record,
-    write,
+    write_record,
 )
-from workflow.collocation.record.source_digest import code
+from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         display = Display(name, folder / "log" / "conductor.log", *place)
         try:
             display.show(lambda: "starting")
-            write(task.output, Run(task, display, began).record())
+            write_record(task.output, Run(task, display, began).record())
             written = True  # whatever comes now: Snakemake removes the record of a job that fails
             # Or one that is older than its input, which it can be where the clock was set back.
             for ready in task.data:
@@ -103,7 +103,7 @@ class Run:
         self.began, self.spec = began, task.spec
         self.device, self.lost = device_of(task)
         self.patience = Patience(task, display, self.device)
-        host = provenance.host(cores.usable(), cores.quota())  # of all cores
+        host = provenance.describe_host(cores.usable(), cores.quota())  # of all cores
         self.most = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         scenario, implementation, method, replicate = task.cell.split("/")
@@ -119,9 +119,9 @@ class Run:
             "cell": CellName(id=task.cell, attempt=task.attempt, **name),
             "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
-            "gpu": self.device and Gpu.model_validate(self.device, from_attributes=True),
+            "gpu": self.device and GpuRecord.model_validate(self.device, from_attributes=True),
             "host": host,
-            "provenance": provenance.collect(driver, code(), task.session)
+            "provenance": provenance.collect_provenance(driver, code_digest(), task.session)
             | {"environment": {"dropped": environment.dropped()}},
             "timing": self.timing,
         }
@@ -293,41 +293,43 @@ class Run:
             if not tracked.events.keys() >= {"warm", "stopped"}:
                 continue
             try:
-                arrays = steps.load(scratch / str(tracked.member) / "steps.npz")
+                arrays = steps.load_step_arrays(scratch / str(tracked.member) / "steps.npz")
             except (OSError, ValueError) as error:
                 raise RuntimeError(f"member {tracked.member}: no steps.npz: {error}") from error
             if (path := scratch / str(tracked.member) / "requests.npz").exists():
-                requests[tracked.member] = steps.load(path)
+                requests[tracked.member] = steps.load_step_arrays(path)
             arrays["first_step"] = tracked.events["warm"]["steps"]
             found[tracked.member] = arrays
-            member.loss = steps.losses(arrays)
+            member.loss = steps.first_losses(arrays)
             there = conductor.windows[: 1 if tracked.status == "departed" else None]
             end_ns, drop_s = arrays["end_ns"], self.spec.measure.drop_s
             for window in [window for window in there if window.has(tracked.member)]:
-                rate = steps.in_window(window, end_ns, tracked.batch_size, drop_s)
+                rate = steps.member_rate(window, end_ns, tracked.batch_size, drop_s)
                 if own := requests.get(tracked.member):
                     # It does what arrives: that it rests, or more comes later, is nothing wrong.
                     slo = self.known["spec"]["members"][tracked.member].get("slo_ms")
-                    rate.latency = latency.of_window(own, window, slo)
+                    rate.latency = latency.window_latencies(own, window, slo)
                     rate.drift = rate.drift_error = None
                 else:
                     of = window, end_ns, rate.slices
-                    flags.add(steps.flag(*of))
-                    paused[member.member, window.name] = steps.pauses(*of)
-                rate.distinct_samples = steps.distinct(window, arrays)
+                    flags.add(steps.window_flag(*of))
+                    paused[member.member, window.name] = steps.pause_shares(*of)
+                rate.distinct_samples = steps.distinct_samples(window, arrays)
                 member.windows[window.name] = rate
         self.fields["flags"] += sorted(flags - {None})
-        if ceased := steps.ceased(conductor.windows, paused, [m.workload for m in members]):
+        if ceased := steps.find_stopped_member(
+            conductor.windows, paused, [m.workload for m in members]
+        ):
             member, window = ceased
             why = f"member {member} ({members[member].workload}), window: no step in the last half"
             if self.fields["status"] == "completed":
                 self._ended("failed", f"{why} of '{window}'", "window")
         if conductor.windows and found:
             path, origin = self.folder / "steps.parquet", conductor.windows[0].start_ns
-            self.fields["files"][path.name] = steps.write(path, found, origin)
+            self.fields["files"][path.name] = steps.write_steps(path, found, origin)
             if requests:
-                written = latency.write(self.folder / latency.FILE, requests)
-                self.fields["files"][latency.FILE] = written
+                written = latency.write_requests(self.folder / latency.REQUESTS_FILE, requests)
+                self.fields["files"][latency.REQUESTS_FILE] = written
         self.timing["write_s"] = round(time.monotonic() - began, 3)
 
         began = time.monotonic()

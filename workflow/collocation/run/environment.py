@@ -8,7 +8,7 @@ import os
 import re
 
 from workflow.collocation import ROOT
-from workflow.collocation.study.variables import OF_THE_STUDY, TELLING, passes
+from workflow.collocation.study.variables import MAY_MATTER, SET_BY_STUDY, is_passed
 
 # What an image says of itself.
 FACTS = re.compile(r"NVIDIA_REQUIRE_.*|.*_(VERSION|HOME|PATH|ROOT|DIR|LIST|ID|NAME|NUMBER|FLAGS)")
@@ -20,7 +20,7 @@ def server_environment() -> dict[str, str]:
 
     OpenBLAS starts its threads on import, and they would not survive the fork.
     """
-    kept = {name: value for name, value in os.environ.items() if passes(name)}
+    kept = {name: value for name, value in os.environ.items() if is_passed(name)}
     path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
     return kept | {
         "OMP_NUM_THREADS": "1",
@@ -36,6 +36,6 @@ def server_environment() -> dict[str, str]:
 
 def dropped() -> list[str]:
     """Names of the settings in our environment that members do not find."""
-    beside = (OF_THE_STUDY, FACTS)
-    found = (name for name in os.environ if TELLING.fullmatch(name) and not passes(name))
+    beside = (SET_BY_STUDY, FACTS)
+    found = (name for name in os.environ if MAY_MATTER.fullmatch(name) and not is_passed(name))
     return sorted(name for name in found if not any(each.fullmatch(name) for each in beside))

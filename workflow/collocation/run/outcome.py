@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.record.run_json import Member
+from workflow.collocation.record.run_json import MemberRecord
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.study.redaction import redacted
 
@@ -107,7 +107,7 @@ class Tracked:
         keys = ("device_uuid", "sm_count", "memory_free", "sm_source", "stream")
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
-    def record(self) -> Member:
+    def record(self) -> MemberRecord:
         """What it said that a record has a field for, and how it ended."""
         told = {}
         for name in ("built", "warm", "stopped"):
@@ -116,7 +116,9 @@ class Tracked:
         if "autotuned" in self.events:
             build_s["autotune"] = self.events["autotuned"]["seconds"]
         told |= vars(self) | {"status": self.status or "stopped", "build_s": build_s}
-        return Member(**{name: told[name] for name in Member.model_fields.keys() & told.keys()})
+        return MemberRecord(
+            **{name: told[name] for name in MemberRecord.model_fields.keys() & told.keys()}
+        )
 
 
 def cell_status(

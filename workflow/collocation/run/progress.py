@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from workflow.collocation.record.run_json import LIVE, Record
+from workflow.collocation.record.run_json import PROGRESS_FILE, Record
 
 REFRESH_S = 1.0
 LONGEST = 200  # characters of what is said on stderr; the log has it all
@@ -29,7 +29,7 @@ class Display:
         self.name = f"[{place}] {cell}" if place else cell
         self.left_s, self.estimate_s = left_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
-        self._now = log.with_name(LIVE)
+        self._now = log.with_name(PROGRESS_FILE)
         self.started = self._due = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
 

@@ -15,7 +15,7 @@ from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec
-from workflow.collocation.study.definition import seconds
+from workflow.collocation.study.definition import parse_seconds
 from workflow.collocation.study.errors import ConfigError, NotInForce
 
 LATE = "the time budget is used up"
@@ -115,13 +115,13 @@ class Patience:
             self.hopeless_from = None
             return
         self.hopeless_from = self.hopeless_from or now
-        if now - self.hopeless_from > seconds(self.task.wait):
+        if now - self.hopeless_from > parse_seconds(self.task.wait):
             self.give_up(f"waited {self.task.wait} for {self._held(holder)}")
 
     def for_company(self, company: GpuBusy) -> None:
         """Wait until nobody else has the card; raises Postponed."""
         self.display.say(f"waiting for the GPU, {self.task.wait} at most: {company}")
-        until = time.monotonic() + seconds(self.task.wait)
+        until = time.monotonic() + parse_seconds(self.task.wait)
         while True:
             try:
                 return require_free(self.device)

@@ -21,7 +21,7 @@ from workflow.collocation.sharing.base import Method, named
 from workflow.collocation.sharing.evidence import NotInForce, Unsupported, require_free
 from workflow.collocation.sharing.mig import blocked, recover
 from workflow.collocation.study.cell import CellSpec
-from workflow.collocation.study.methods import divides
+from workflow.collocation.study.methods import is_mig
 
 
 def refusal(spec: CellSpec, device: Device | None) -> str | None:
@@ -29,7 +29,7 @@ def refusal(spec: CellSpec, device: Device | None) -> str | None:
     method = named(spec.method)(spec, device)
     try:
         reason = method.refusal()
-        if not reason and device is not None and not divides(spec.method):
+        if not reason and device is not None and not is_mig(spec.method):
             reason = blocked(device, None)
     except Unsupported as error:
         reason = str(error)

@@ -13,7 +13,7 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.study import methods
 from workflow.collocation.study.cell import CellSpec
-from workflow.collocation.study.names import JOIN, family_of
+from workflow.collocation.study.names import SEPARATOR, family_of
 
 
 class Method(ABC):
@@ -81,15 +81,15 @@ class Method(ABC):
 FAMILIES: dict[str, type[Method]] = {}
 
 
-def register(method: type[Method], bounds: methods.Bounds | None = None) -> None:
+def register(method: type[Method], bounds: methods.MethodBounds | None = None) -> None:
     """Make a method known; bounds: of one that spec.methods does not name, what a study may ask."""
     FAMILIES[method.family] = method
     if bounds:
-        methods.METHODS[method.family] = bounds
+        methods.METHOD_BOUNDS[method.family] = bounds
 
 
 def named(name: str) -> type[Method]:
     """The method of that name: a family's first, one of its variants, or one whose conditions are
     interleaved. Raises KeyError.
     """
-    return FAMILIES.get(name) or FAMILIES["interleaved" if JOIN in name else family_of(name)]
+    return FAMILIES.get(name) or FAMILIES["interleaved" if SEPARATOR in name else family_of(name)]

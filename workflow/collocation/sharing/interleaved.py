@@ -15,7 +15,7 @@ from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.study.cell import CellSpec, MemberSpec
-from workflow.collocation.study.names import PLAIN, STREAMS, Condition, conditions
+from workflow.collocation.study.names import STREAMS, WITHOUT_MPS, Condition, list_conditions
 
 
 class Interleaved(Method):
@@ -29,7 +29,9 @@ class Interleaved(Method):
         super().__init__(spec, device)
         self.conditions = {condition.name: [*own] for condition, own in self._conditions()}
         self.joined = {m for m, method in enumerate(spec.methods) if method == STREAMS}
-        clients = {m: spec.members[m] for m, its in enumerate(spec.methods) if its not in PLAIN}
+        clients = {
+            m: spec.members[m] for m, its in enumerate(spec.methods) if its not in WITHOUT_MPS
+        }
         of_mps = spec.model_copy(update={"method": "mps"})
         self.plain = Naive(spec, device)
         self.served = Mps(of_mps, device, clients) if clients else None
@@ -85,7 +87,7 @@ class Interleaved(Method):
     def _conditions(self) -> Iterator[tuple[Condition, dict[int, MemberSpec]]]:
         """Each condition and its members, by their index; a part of a set has none of its own."""
         members = dict(enumerate(self.spec.members))
-        found = conditions(self.name, [member.workload for member in members.values()])
+        found = list_conditions(self.name, [member.workload for member in members.values()])
         for index, condition in enumerate(found):
             own = {m: its for m, its in members.items() if its.condition == index}
             if not own:

@@ -14,13 +14,18 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from workflow.collocation.study.definition import WITHOUT, Measure, Sizes
+from workflow.collocation.study.definition import KEYS_OF_OTHER_KINDS, Measure, Sizes
 from workflow.collocation.study.errors import Strict
-from workflow.collocation.study.names import INTERLEAVED, conditions
-from workflow.collocation.study.workloads import AnyWorkload, ItsOwn, model_of, without_secrets
+from workflow.collocation.study.names import INTERLEAVED, list_conditions
+from workflow.collocation.study.workloads import (
+    AnyWorkload,
+    OwnInput,
+    without_secrets,
+    workload_model,
+)
 
 VERSION = 1  # of what a spec means: another one measures all cells again
-FIRST = 1  # which digests leave out
+FIRST_VERSION = 1  # which digests leave out
 MISSING = object()
 
 
@@ -35,7 +40,7 @@ class MeasureSpec(Measure):
 
     def to_json(self) -> dict:
         """Only the keys that matter for this kind."""
-        return self.model_dump(exclude=WITHOUT[self.kind], exclude_none=True)
+        return self.model_dump(exclude=KEYS_OF_OTHER_KINDS[self.kind], exclude_none=True)
 
 
 class ImplementationSpec(Strict):
@@ -94,14 +99,14 @@ class CellSpec(Strict):
 
     @property
     def digest(self) -> str:
-        return digest(self.to_json())
+        return spec_digest(self.to_json())
 
     @property
     def methods(self) -> list[str]:
         """The method of each member."""
         if self.measure.kind != INTERLEAVED:
             return [self.method] * len(self.members)
-        found = conditions(self.method, [member.workload for member in self.members])
+        found = list_conditions(self.method, [member.workload for member in self.members])
         return [found[member.condition].method for member in self.members]
 
     def shares(self) -> list[list[int | str]]:
@@ -112,7 +117,7 @@ class CellSpec(Strict):
         return [[member.cores_of or "all" for member in condition] for _, condition in conditions]
 
 
-def digest(flat: dict) -> str:
+def spec_digest(flat: dict) -> str:
     """SHA-256 (16 hex digits) over a spec, as it stands in run.json, without what is as by default.
 
     Of a record's spec too, whatever it holds: a setting that is not known here counts.
@@ -123,7 +128,7 @@ def digest(flat: dict) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def changes(before: dict, now: dict) -> list[str]:
+def changed_settings(before: dict, now: dict) -> list[str]:
     """What differs between two specs as in run.json: 'batch_size 32 → 64'."""
     given = dict.fromkeys(path for flat in (now, before) for path, _ in _leaves(flat))
     old, new = (_defaults(flat) | dict(_leaves(flat)) for flat in (before, now))
@@ -148,18 +153,18 @@ def _defaults(flat: dict) -> dict[tuple, object]:
     """Path → the value that a spec which does not name it means."""
     parts = {"implementation": ImplementationSpec, "measure": MeasureSpec}
     given = {name: _default(model) for name, model in parts.items()}
-    paths = dict(_leaves({"version": FIRST, **given}))
+    paths = dict(_leaves({"version": FIRST_VERSION, **given}))
     for index, member in enumerate(flat.get("members") or ()):
-        of_kind = defaults(str(member.get("kind")))
+        of_kind = member_defaults(str(member.get("kind")))
         paths |= {("members", index, *path): value for path, value in of_kind}
     return paths
 
 
 @cache
-def defaults(kind: str) -> list[tuple[tuple, object]]:
+def member_defaults(kind: str) -> list[tuple[tuple, object]]:
     """The same of a member with that kind of job."""
-    model = model_of(kind)
-    member = {"input": ItsOwn().model_dump()} | _default(model) | _default(MemberSpec)
+    model = workload_model(kind)
+    member = {"input": OwnInput().model_dump()} | _default(model) | _default(MemberSpec)
     return [*_leaves({key: value for key, value in member.items() if key != "description"})]
 
 

@@ -21,40 +21,46 @@ from pydantic import (
 
 from workflow.collocation import ROOT
 from workflow.collocation.study.errors import Name, Positive, Strict, not_allowed
-from workflow.collocation.study.methods import METHODS, MOST_MEMBERS, Bounds, Limits, divides
+from workflow.collocation.study.methods import (
+    MAX_MEMBERS,
+    METHOD_BOUNDS,
+    MethodBounds,
+    MpsLimits,
+    is_mig,
+)
 from workflow.collocation.study.names import (
     ALONE,
     COMPLETION,
     IMPLEMENTATIONS,
     INTERLEAVED,
-    PLAIN,
     STREAMS,
+    WITHOUT_MPS,
     family_of,
-    part_of,
+    split_count,
 )
 from workflow.collocation.study.workloads import DATASETS
 
 CONFIG = ROOT / "config"
-KINDS = ("window", "departure", COMPLETION, INTERLEAVED)
+MEASURE_KINDS = ("window", "departure", COMPLETION, INTERLEAVED)
 
 Implementation = Literal[tuple(IMPLEMENTATIONS)]
-Count = Annotated[StrictInt, Field(ge=1, le=MOST_MEMBERS)]
-MOST_JOBS = 20_000  # in all cells of a study, which are planned at once
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_MEMBERS)]
+MAX_JOBS = 20_000  # in all cells of a study, which are planned at once
 Replicates = Annotated[StrictInt, Field(ge=1, le=999)]
 # Of METHODS, or variants of the study's own; of interleaved sets `4xmps`: only so many members.
-Word = Annotated[str, Field(pattern=r"^([1-9]\d*x)?[a-z][a-z0-9_]*$")]
-Methods = Annotated[list[Word], Field(min_length=1)]
+MethodWord = Annotated[str, Field(pattern=r"^([1-9]\d*x)?[a-z][a-z0-9_]*$")]
+Methods = Annotated[list[MethodWord], Field(min_length=1)]
 VariantName = Annotated[str, Field(pattern=r"^mps_[a-z0-9_]+$")]
 # A MIG instance, such as 2g; one with double memory, 1g2x; or a compute instance in a GPU instance
 # that is shared, such as 3c.7g.
 Slice = Annotated[str, Field(pattern=r"^([1-7]c\.)?[1-7]g$|^1g2x$")]
-Scenario = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
+ScenarioEntry = tuple[str, dict[str, int], list[str]]  # its key, workload → how many, methods
 
 
 class Measure(Strict):
     """How a cell is measured."""
 
-    kind: Literal[KINDS] = "window"  # what of the jobs is measured
+    kind: Literal[MEASURE_KINDS] = "window"  # what of the jobs is measured
     window_s: float = Field(10, gt=0)  # seconds in which all members train, at least
     min_steps: StrictInt = Field(30, ge=3)  # steps of each member in it, at least
     warmup_s: float = Field(3.0, ge=0)  # seconds from the first step to the barrier
@@ -73,7 +79,9 @@ _MATTER = {
     COMPLETION: {"settle_s"},
     INTERLEAVED: {"slices", "slice_s", "drop_s"},
 }
-WITHOUT = {kind: set().union(*_MATTER.values()) - keys for kind, keys in _MATTER.items()}
+KEYS_OF_OTHER_KINDS = {
+    kind: set().union(*_MATTER.values()) - keys for kind, keys in _MATTER.items()
+}
 
 
 class Group(Strict):
@@ -87,7 +95,7 @@ class Group(Strict):
     tier: Positive = 1  # all replicates of tier 1 come before those of tier 2
 
     @abstractmethod
-    def scenarios(self) -> Iterator[Scenario]:
+    def scenarios(self) -> Iterator[ScenarioEntry]:
         """All that it collocates."""
 
     @abstractmethod
@@ -107,7 +115,7 @@ class Ladder(Group):
     counts: dict[Count, Methods] = Field(min_length=1)  # members → methods
     cores: Literal["share", "all"] = "share"  # of a job alone; all: a control
 
-    def scenarios(self) -> Iterator[Scenario]:
+    def scenarios(self) -> Iterator[ScenarioEntry]:
         for workload in self.workloads:
             for count, methods in self.counts.items():
                 yield f"counts.{count}", {workload: count}, methods
@@ -126,14 +134,14 @@ class Mix(Group):
     leaving_workload: Name | None = None  # of a departure: who leaves; else the last
     work: dict[Name, Positive] = {}  # of a completion: steps of each
 
-    def scenarios(self) -> Iterator[Scenario]:
+    def scenarios(self) -> Iterator[ScenarioEntry]:
         yield "methods", self.members, self.methods
 
     def lacks(self, kind: str) -> Iterator[str]:
         for name in (*self.slices, *self.work, self.leaving_workload):
             if name and name not in self.members:
                 yield f": '{name}' is not among its members: {', '.join(self.members)}"
-        if any(map(divides, self.methods)) and (of := self.members.keys() - self.slices.keys()):
+        if any(map(is_mig, self.methods)) and (of := self.members.keys() - self.slices.keys()):
             yield f": MIG needs a slice for {', '.join(sorted(of))} under 'slices'"
         for key, needed in (("leaving_workload", "departure"), ("work", COMPLETION)):
             if getattr(self, key) and kind != needed:
@@ -160,7 +168,7 @@ class Study(Strict):
     implementations: list[Implementation] = Field(["paper_step"], min_length=1)
     measure: Measure = Measure()  # how cells are measured
     datasets: dict[Literal[DATASETS], Sizes] = {}  # of generated data
-    variants: dict[VariantName, Limits] = {}  # MPS with limits, by a name
+    variants: dict[VariantName, MpsLimits] = {}  # MPS with limits, by a name
     # As many as a GPU has MIG slices.
     cores_for: Count = 7  # a member's cores are the machine's divided by this
     cores_for_workload: dict[Name, Count] = {}  # the same, of one workload
@@ -180,32 +188,32 @@ class Study(Strict):
     def _hangs_together(self):
         if not self.groups():
             raise ValueError("a study needs at least one entry under 'ladders' or 'mixes'")
-        for name in self.variants.keys() & METHODS.keys():
+        for name in self.variants.keys() & METHOD_BOUNDS.keys():
             raise ValueError(f"variants.{name}: is a method already; give it another name")
         jobs = 0
         for where, group in self.groups():
             each = len(group.implementations or self.implementations)
             each *= group.replicates or self.replicates
             for _, members, methods in group.scenarios():
-                if (jobs := jobs + sum(members.values()) * len(methods) * each) > MOST_JOBS:
-                    raise ValueError(f"{where}: its cells bring the study over {MOST_JOBS:,} jobs")
+                if (jobs := jobs + sum(members.values()) * len(methods) * each) > MAX_JOBS:
+                    raise ValueError(f"{where}: its cells bring the study over {MAX_JOBS:,} jobs")
             measure = self.measure_of(group)
             for said in (*self._methods_lack(group, measure), *group.lacks(measure.kind)):
                 raise ValueError(where + said)
         return self
 
     def _methods_lack(self, group: Group, measure: Measure) -> Iterator[str]:
-        known, turns = [*METHODS, *self.variants], measure.kind == INTERLEAVED
+        known, turns = [*METHOD_BOUNDS, *self.variants], measure.kind == INTERLEAVED
         if turns:  # those whose members may be on one card in turns
-            known = [n for n in (ALONE, *known) if n in PLAIN or family_of(n) == "mps"]
+            known = [n for n in (ALONE, *known) if n in WITHOUT_MPS or family_of(n) == "mps"]
             if measure.drop_s >= measure.slice_s:
                 said = f"{measure.drop_s:g} s of slices of {measure.slice_s:g} s leave nothing"
                 yield f".measure.drop_s: {said}"
         for key, members, methods in group.scenarios():
             key, count = f".{key}", sum(members.values())
             for index, word in enumerate(methods):
-                part, method = part_of(word) if turns else (None, word)
-                its = METHODS.get(method, Bounds())
+                part, method = split_count(word) if turns else (None, word)
+                its = METHOD_BOUNDS.get(method, MethodBounds())
                 if method not in known:
                     yield not_allowed(f"{key}.{index}", method, known)
                 parts = ("naive", "mps", STREAMS)
@@ -218,8 +226,8 @@ class Study(Strict):
                 yield f"{key}: a departure needs at least 2 members"
             if turns and len(methods) < 2:
                 yield f"{key}: 'interleaved' needs at least 2 conditions"
-            clients = count * sum(part_of(method)[1] not in PLAIN for method in methods)
-            if turns and clients > MOST_MEMBERS:
+            clients = count * sum(split_count(method)[1] not in WITHOUT_MPS for method in methods)
+            if turns and clients > MAX_MEMBERS:
                 yield f"{key}: {clients} members are clients of one MPS daemon; at most 48 can be"
 
 
@@ -234,24 +242,24 @@ class Sampling(Strict):
     hz: float = Field(10, ge=0.5, le=100)  # rows/s
 
 
-Timed = Literal["build", "warm", "window", "stop"]  # phases with a time-out
-Gpu = StrictStr | StrictInt
+TimedPhase = Literal["build", "warm", "window", "stop"]  # phases with a time-out
+GpuChoice = StrictStr | StrictInt
 
 
-def with_unit(time: object) -> object:
+def check_duration(time: object) -> object:
     """A time as `seconds` reads it. Raises ValueError for any other."""
     if not re.fullmatch(r"\d+(\.\d+)?\s*[smh]", str(time)):  # 25 of what?
         raise ValueError(f"give a time such as 90s, 3m or 2h, not {time}")
     return time
 
 
-Time = Annotated[str, BeforeValidator(with_unit)]
+Duration = Annotated[str, BeforeValidator(check_duration)]
 # Snakemake would read braces in another way than we do, and Arrow a colon.
 Folder = Annotated[str, Field(pattern="^[^{}:]+$"), AfterValidator(os.path.expanduser)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 
 
-def seconds(time: Time) -> float:
+def parse_seconds(time: Duration) -> float:
     """'25m', '2h' or '90s' → seconds."""
     return float(time[:-1]) * {"s": 1, "m": 60, "h": 3600}[time[-1]]
 
@@ -262,9 +270,9 @@ class Config(Strict):
     study: str = "auto"  # a name; auto: paper on a CUDA machine, smoke elsewhere
     source: Literal["auto", "real", "synthetic"] = "auto"  # of data
     measure: bool | None = None  # false: no cell; true: also of a shipped study
-    budget: Time | None = None  # cells that do not fit are left: 90s, 25m or 2h
-    wait: Time = "10m"  # for others to leave the GPU, before the run gives up
-    gpu: Gpu = "auto"  # auto: the visible ones; an index, UUIDs with commas; cpu
+    budget: Duration | None = None  # cells that do not fit are left: 90s, 25m or 2h
+    wait: Duration = "10m"  # for others to leave the GPU, before the run gives up
+    gpu: GpuChoice = "auto"  # auto: the visible ones; an index, UUIDs with commas; cpu
     attempts: Positive = 3  # how often a cell that failed is tried in all
     rerun: Literal["none", "mismatched"] = "none"  # what other code measured
     results: Folder = "results"  # folder of what was measured, study by study
@@ -272,6 +280,6 @@ class Config(Strict):
     workloads: str = "config/workloads.yaml"  # the catalogue
     studies: str = "config/studies"  # folder of studies
     trainer: str = "models.train"  # Python module that members run
-    timeout: dict[Timed, PositiveFloat] = {}  # phase of a cell → seconds
+    timeout: dict[TimedPhase, PositiveFloat] = {}  # phase of a cell → seconds
     telemetry: Sampling = Sampling()  # what watches a cell
     session: Label | None = None  # of a visit to a host: in its runs' records

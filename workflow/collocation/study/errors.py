@@ -37,20 +37,20 @@ class Strict(BaseModel):
     def _keys_are_known(cls, given):
         for key in given if isinstance(given, dict) else ():
             if key not in cls.model_fields:
-                raise ValueError(f"{key}: unknown key; {allowed(key, cls.model_fields)}")
+                raise ValueError(f"{key}: unknown key; {allowed_values(key, cls.model_fields)}")
         return given
 
 
-def allowed(given, known: Iterable[str]) -> str:
+def allowed_values(given, known: Iterable[str]) -> str:
     """What may stand there instead, and what was probably meant."""
-    return f"allowed: {', '.join(known)}{meant(given, known)}"
+    return f"allowed: {', '.join(known)}{suggestion(given, known)}"
 
 
-def meant(given, known: Iterable[str]) -> str:
+def suggestion(given, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def not_allowed(where: str, given, known: Iterable[str]) -> str:
     """One line: the key, what stands there, what may, and what was probably meant."""
-    return f"{where}: '{given}' is not allowed; {allowed(given, known)}"
+    return f"{where}: '{given}' is not allowed; {allowed_values(given, known)}"

@@ -10,23 +10,23 @@ from functools import cached_property
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
 from workflow.collocation.study.definition import Ladder, Mix, Study
 from workflow.collocation.study.errors import ConfigError
-from workflow.collocation.study.methods import METHODS, divides
+from workflow.collocation.study.methods import METHOD_BOUNDS, is_mig
 from workflow.collocation.study.names import (
     ALONE_VARIANTS,
     IMPLEMENTATIONS,
     INTERLEAVED,
-    JOIN,
-    PLAIN,
+    SEPARATOR,
     STREAMS,
+    WITHOUT_MPS,
     Condition,
     cell_id,
-    conditions,
     family_of,
+    list_conditions,
     scenario_id,
 )
 from workflow.collocation.study.workloads import Workload
 
-ELSEWHERE = 1000  # replicate 2 of a folder that was merged in is 1002, or 2002, …
+MERGED_OFFSET = 1000  # replicate 2 of a folder that was merged in is 1002, or 2002, …
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ def expand(
     return sorted(cells.values(), key=place)
 
 
-def elsewhere(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
+def merged_cells(cells: Iterable[Cell], attempts: Iterable[str]) -> list[Cell]:
     """Cells of replicates that were merged in, among ids that were tried; as planned here."""
     planned = {cell.id: cell for cell in cells}
     found = []
     for name in attempts:
         kind, _, number = name.rpartition("/r")
-        here = planned.get(f"{kind}/r{int(number) % ELSEWHERE}")
-        if here and int(number) > ELSEWHERE and name not in planned:
+        here = planned.get(f"{kind}/r{int(number) % MERGED_OFFSET}")
+        if here and int(number) > MERGED_OFFSET and name not in planned:
             found.append(replace(here, replicate=int(number)))
     return found
 
@@ -122,7 +122,7 @@ def _drafts(study: Study) -> Iterable[dict]:
             for _, members, methods in group.scenarios():
                 common = {"group": group, "implementation": implementation, "replicate": replicate}
                 names = list(Counter(members).elements())
-                for method in [JOIN.join(methods)] if turns else methods:
+                for method in [SEPARATOR.join(methods)] if turns else methods:
                     yield {**common, "names": names, "method": method}
                 for name in () if turns else members:
                     yield {**common, "names": [name], "method": "naive", "baseline": True}
@@ -134,7 +134,7 @@ def _one_by_one(draft: dict) -> Iterable[dict]:
     alone = [([name], "naive") for name in dict.fromkeys(names)]
     sets = [
         (names[: condition.jobs], condition.method)
-        for condition in conditions(draft["method"], names)
+        for condition in list_conditions(draft["method"], names)
         if not condition.job
     ]
     for those, method in (*sets, *alone):
@@ -150,12 +150,12 @@ def _cell(
     if not baseline:
         measure = study.measure_of(group).model_dump()
     kind = measure["kind"]
-    turns = conditions(method, names) if kind == INTERLEAVED else [Condition("", method)]
+    turns = list_conditions(method, names) if kind == INTERLEAVED else [Condition("", method)]
 
     def member(name: str, condition: Condition, number: int) -> MemberSpec:
         job, limits = (
             workloads[name],
-            study.variants.get(condition.method) or METHODS[condition.method].limits,
+            study.variants.get(condition.method) or METHOD_BOUNDS[condition.method].limits,
         )
         if group.input:
             source = job.input.model_copy(update={"mode": group.input})
@@ -166,7 +166,7 @@ def _cell(
             cores_of=None if all_cores else study.cores_for_workload.get(name, study.cores_for),
             source=sources.get(name),
             work=group.work.get(name) if mix else None,
-            slice=group.slices[name] if mix and divides(condition.method) else None,
+            slice=group.slices[name] if mix and is_mig(condition.method) else None,
             condition=number if kind == INTERLEAVED else None,
             **(limits.of(name, len(names)) if limits else {}),
         )
@@ -188,7 +188,7 @@ def _cell(
     # The only context on the card: of one process, or of the server of all clients. Separate ones
     # are second contexts to each other.
     families = {family_of(condition.method) for condition in turns}
-    alone = len(members) == 1 or families == {STREAMS} or not families & {*PLAIN}
+    alone = len(members) == 1 or families == {STREAMS} or not families & {*WITHOUT_MPS}
     if IMPLEMENTATIONS[implementation]["cuda_graph"] and alone:
         measure["second_context"] = True
     trained = {member.job.dataset for member in members}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.collocation import ROOT
 from workflow.collocation.study.definition import Config, Study
-from workflow.collocation.study.errors import ConfigError, Strict, allowed, not_allowed
+from workflow.collocation.study.errors import ConfigError, Strict, allowed_values, not_allowed
 from workflow.collocation.study.names import (
     COMPLETION,
     IMPLEMENTATIONS,
@@ -25,13 +25,18 @@ from workflow.collocation.study.names import (
     SHARED,
     STREAMS,
     family_of,
-    part_of,
+    split_count,
 )
 from workflow.collocation.study.regular_files import open_regular
-from workflow.collocation.study.workloads import KINDS, Trained, Workload, model_of
+from workflow.collocation.study.workloads import (
+    WORKLOAD_KINDS,
+    TrainedWorkload,
+    Workload,
+    workload_model,
+)
 
 CONFIG_SOURCE = "config/config.yaml or the command line"
-AS_WRITTEN = ("run", "environment")  # keys: words of a script
+TEXT_KEYS = ("run", "environment")  # keys: words of a script
 TAG = "tag:yaml.org,2002:"
 NO_YAML = (yaml.YAMLError, RecursionError, ValueError)
 # Beyond these a file is a mistake, or somebody's that makes little text much memory.
@@ -65,7 +70,7 @@ class _Loader(yaml.SafeLoader):
                 raise _mistake(key, f"the key '{name}' stands there twice")
             seen.add(name)
         self.flatten_mapping(node)
-        node.value = [(k, _text(v) if k.value in AS_WRITTEN else v) for k, v in node.value]
+        node.value = [(k, _text(v) if k.value in TEXT_KEYS else v) for k, v in node.value]
         return super().construct_mapping(node, deep)
 
 
@@ -112,7 +117,7 @@ def read_yaml(path: Path):
 SHAPES = {"dict_type": "keys with values, {a: 1, b: 2}", "list_type": "a list, [a, b]"}
 
 
-def check(model: type[BaseModel], value, source: str, key: str = ""):
+def validate(model: type[BaseModel], value, source: str, key: str = ""):
     """`value` as `model`; `key` is where it stands in the file `source`.
 
     Raises ConfigError: one line with file, key and what is allowed.
@@ -142,11 +147,11 @@ def as_yaml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def read_values(pairs: list[str]) -> dict:
+def read_config_values(pairs: list[str]) -> dict:
     """config.yaml with KEY=VALUE arguments over it, as Snakemake reads them. Raises ConfigError."""
     path = ROOT / "config" / "config.yaml"
     values = read_yaml(path)
-    check(Config, values, str(path))
+    validate(Config, values, str(path))
     for pair in pairs:
         key, _, value = pair.partition("=")
         try:
@@ -158,7 +163,7 @@ def read_values(pairs: list[str]) -> dict:
 
 def load_config(values: dict) -> Config:
     """config.yaml with what a command line says otherwise. Raises ConfigError."""
-    return check(Config, values, CONFIG_SOURCE)
+    return validate(Config, values, CONFIG_SOURCE)
 
 
 def load_workloads(path: Path) -> dict[str, Workload]:
@@ -170,10 +175,10 @@ def load_workloads(path: Path) -> dict[str, Workload]:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", str(name)):
             raise ConfigError(f"{path}: '{name}': allowed in a workload's name: a-z, 0-9, _")
         kind = str(value.get("kind", "vision")) if isinstance(value, dict) else "vision"
-        if kind not in KINDS and ":" not in kind:
-            known = [*KINDS, "module:Class"]
+        if kind not in WORKLOAD_KINDS and ":" not in kind:
+            known = [*WORKLOAD_KINDS, "module:Class"]
             raise ConfigError(f"{path}: " + not_allowed(f"{name}.kind", kind, known))
-        found[name] = check(model_of(kind), value, str(path), name)
+        found[name] = validate(workload_model(kind), value, str(path), name)
     return found
 
 
@@ -181,15 +186,15 @@ def load_study(folder: Path, name: str, workloads: dict[str, Workload]) -> Study
     """A study by name, checked against the catalogue. Raises ConfigError."""
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in known:
-        said = f"study: '{name}' is not in {folder}; {allowed(name, ['auto', *known])}"
+        said = f"study: '{name}' is not in {folder}; {allowed_values(name, ['auto', *known])}"
         raise ConfigError(f"{CONFIG_SOURCE}: {said}")
     path = folder / f"{name}.yaml"
-    study = check(Study, read_yaml(path), str(path))
+    study = validate(Study, read_yaml(path), str(path))
     named = [(where, name, group) for where, group in study.groups() for name in group.names]
     planned = [("cores_for_workload", name, None) for name in study.cores_for_workload]
     for where, workload, group in planned + named:
         if workload not in workloads:
-            said = f"unknown workload '{workload}'; {allowed(workload, workloads)}"
+            said = f"unknown workload '{workload}'; {allowed_values(workload, workloads)}"
             raise ConfigError(f"{path}: {where}: {said}")
         if group and (said := _refused(study, group, workload, workloads[workload])):
             raise ConfigError(f"{path}: {where}.{said}")
@@ -200,8 +205,8 @@ def _refused(study: Study, group, name: str, job: Workload) -> str | None:
     """What the study cannot ask of a job, with the key where it does."""
     if job.kind == "command" and group.input:
         return f"input: the command '{name}' reads its own; leave it out"
-    methods = {part_of(word)[1] for *_, words in group.scenarios() for word in words}
-    if STREAMS in methods and (job.arrivals or not isinstance(job, Trained)):
+    methods = {split_count(word)[1] for *_, words in group.scenarios() for word in words}
+    if STREAMS in methods and (job.arrivals or not isinstance(job, TrainedWorkload)):
         return f"{STREAMS}: '{name}' ({job.kind}) is a process of its own; take naive or mps"
     kind, mode = study.measure_of(group).kind, group.input or job.input.mode
     if mode == SHARED and (job.kind != "vision" or len(group.names) > 1 or job.arrivals):

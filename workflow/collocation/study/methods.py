@@ -9,13 +9,13 @@ from workflow.collocation.study.errors import Name, Positive, Strict
 from workflow.collocation.study.names import METHODS as ORDER
 from workflow.collocation.study.names import STREAMS, family_of
 
-MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
-MOST_STREAMS = 32  # that torch makes of one process, before two get the same
+MAX_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
+MAX_STREAMS = 32  # that torch makes of one process, before two get the same
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
-class Limits(Strict):
+class MpsLimits(Strict):
     """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
@@ -55,28 +55,30 @@ class Limits(Strict):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class MethodBounds:
     """What one method takes: `limits` of each member, and from `least` to `most` members."""
 
-    limits: Limits | None = None
+    limits: MpsLimits | None = None
     least: int = 1
-    most: int = MOST_MEMBERS
+    most: int = MAX_MEMBERS
 
 
 _LIMITED = {
-    "mps_equal": Bounds(Limits(sm_percent="equal")),
-    "mps_overlap": Bounds(Limits(sm_percent="overlap")),
-    STREAMS: Bounds(most=MOST_STREAMS),
-    "mig": Bounds(most=7),
-    "mig_shared": Bounds(most=7),
-    "mig_1g2x": Bounds(most=4),  # a GPU has memory for 4 that have the double of it
-    **{f"mig_{part}": Bounds(most=1) for part in ("7g", "4g", "3g", "2g", "1g")},
+    "mps_equal": MethodBounds(MpsLimits(sm_percent="equal")),
+    "mps_overlap": MethodBounds(MpsLimits(sm_percent="overlap")),
+    STREAMS: MethodBounds(most=MAX_STREAMS),
+    "mig": MethodBounds(most=7),
+    "mig_shared": MethodBounds(most=7),
+    "mig_1g2x": MethodBounds(most=4),  # a GPU has memory for 4 that have the double of it
+    **{f"mig_{part}": MethodBounds(most=1) for part in ("7g", "4g", "3g", "2g", "1g")},
 }
 # By name, in the order in which people are told of them. A method of somebody's own is added by
 # sharing.base.register.
-METHODS: dict[str, Bounds] = {name: _LIMITED.get(name, Bounds()) for name in ORDER[1:]}
+METHOD_BOUNDS: dict[str, MethodBounds] = {
+    name: _LIMITED.get(name, MethodBounds()) for name in ORDER[1:]
+}
 
 
-def divides(method: str) -> bool:
+def is_mig(method: str) -> bool:
     """Whether it has the card in parts, of which members of a mix name theirs."""
     return family_of(method) == "mig"

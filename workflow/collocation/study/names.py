@@ -35,9 +35,9 @@ ALONE_VARIANTS = ("", "files", SHARED)
 COMPLETION = "completion"
 # Sets that take turns in one cell, its conditions: `alone` (of a mix `alone:<workload>`) or a
 # method.
-INTERLEAVED, ALONE, JOIN = "interleaved", "alone", "-"
+INTERLEAVED, ALONE, SEPARATOR = "interleaved", "alone", "-"
 STREAMS = "streams"
-PLAIN = (ALONE, "naive", STREAMS)  # conditions whose members are no clients of MPS
+WITHOUT_MPS = (ALONE, "naive", STREAMS)  # conditions whose members are no clients of MPS
 # The windows of a cell that a member leaves: of all, and of those that have what it left.
 BEFORE, AFTER = "before", "after"
 
@@ -102,15 +102,15 @@ class Condition:
     jobs: int | None = None
 
 
-def conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
+def list_conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
     """The conditions of a cell with these workloads, by its method's name, `alone-naive-mps`.
 
     A name that comes again gets a number: `naive`, `naive_2`. `4xmps` is the first four of the
     members that `mps` in the same cell has, or the next larger of its kind, such as `7xmps`.
     """
     jobs, found, times = list(dict.fromkeys(workloads)), [], Counter()
-    for word in method.split(JOIN):
-        count, word = part_of(word)
+    for word in method.split(SEPARATOR):
+        count, word = split_count(word)
         if count:
             name = f"{count}x{word}"
             found.append(Condition("", word, name=name, jobs=count))
@@ -123,7 +123,7 @@ def conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
     return found
 
 
-def part_of(word: str) -> tuple[int | None, str]:
+def split_count(word: str) -> tuple[int | None, str]:
     """`4xmps` → (4, "mps"); `mps` → (None, "mps")."""
     match = re.fullmatch(r"([1-9]\d*)x(\w+)", word)
     return (int(match[1]), match[2]) if match else (None, word)
@@ -139,7 +139,7 @@ def conditions_of(scenario: str, method: str) -> dict[str, Condition]:
         return {}
     others = [variant for variant in variants if variant != INTERLEAVED]
     found: dict[str, Condition] = {}
-    for condition in conditions(method, [name for name, _ in parse_scenario(scenario).parts]):
+    for condition in list_conditions(method, [name for name, _ in parse_scenario(scenario).parts]):
         set_of = f"1x_{condition.job}" if condition.job else body
         if condition.jobs:
             set_of = f"{condition.jobs}x_{parse_scenario(scenario).parts[0][0]}"

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 HIDDEN = "***"
-OWNER_ALONE = partial(os.open, mode=0o600)  # opens files that hold a command line
+open_for_owner = partial(os.open, mode=0o600)  # opens files that hold a command line
 # Tokens by their beginnings, beside those that detect-secrets finds.
 TOKENS = (
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|nvapi-[\w-]{20,}"
@@ -121,7 +121,7 @@ def redacted_words(words: Sequence[str]) -> list[str]:
 def write_private(path: Path, text: str) -> None:
     """Write a file that holds a command line: all of it or nothing, for its owner alone."""
     partly = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(partly, "w", encoding="utf-8", opener=OWNER_ALONE) as file:
+    with open(partly, "w", encoding="utf-8", opener=open_for_owner) as file:
         file.write(text)
     partly.replace(path)
 

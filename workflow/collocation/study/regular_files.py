@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def descriptor(path: Path, flags: int) -> int:
+def open_descriptor(path: Path, flags: int) -> int:
     """A file's, opened with these flags. Raises OSError, also for what is no regular file."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -19,7 +19,7 @@ def descriptor(path: Path, flags: int) -> int:
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read its bytes. Raises OSError, also for what is no regular file."""
-    return os.fdopen(descriptor(path, os.O_RDONLY), "rb")
+    return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
 def read_bytes(path: Path) -> bytes:

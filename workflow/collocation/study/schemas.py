@@ -12,7 +12,7 @@ from workflow.collocation.study.workloads import AnyWorkload
 FOLDER = Path(__file__).resolve().parents[2] / "schemas"
 
 
-def schemas() -> Iterator[tuple[Path, str]]:
+def json_schemas() -> Iterator[tuple[Path, str]]:
     """Each schema's file and its text: of config.yaml, of workloads.yaml, of a study."""
     for name, model in (
         ("config", Config),

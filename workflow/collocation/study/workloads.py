@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, StrictInt, field_validator, model_validator
 
 from workflow.collocation.study import variables
-from workflow.collocation.study.errors import Positive, Strict, meant
+from workflow.collocation.study.errors import Positive, Strict, suggestion
 from workflow.collocation.study.names import SHARED
 from workflow.collocation.study.redaction import HIDDEN, redacted, redacted_words
 
@@ -91,7 +91,7 @@ class Triggers(Strict):
     steps: Positive  # of training for each
 
 
-class Trained(Workload):
+class TrainedWorkload(Workload):
     """What jobs that models/ trains have in common."""
 
     model: str = Field(pattern=MODEL)  # timm's name, or module:function
@@ -116,7 +116,7 @@ class Trained(Workload):
         return {key: name for key in ("kind", "model") if ":" in (name := getattr(self, key))}
 
 
-class VisionWorkload(Trained):
+class VisionWorkload(TrainedWorkload):
     """An image classifier."""
 
     kind: Literal["vision"] = "vision"  # an image classifier
@@ -127,7 +127,7 @@ class VisionWorkload(Trained):
     label_smoothing: float = Field(0.1, ge=0, lt=1)  # of the loss
 
 
-class DlrmWorkload(Trained):
+class DlrmWorkload(TrainedWorkload):
     """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
 
     input_size: ClassVar[int] = 0  # it has no images
@@ -164,7 +164,7 @@ class LmArgs(DecoderArgs):
     lora_rank: Positive | None = None  # train LoRA's adapters (peft) alone
 
 
-class LmWorkload(Trained):
+class LmWorkload(TrainedWorkload):
     """Fine-tuning of a language model on text, byte by byte; a sample is a sequence."""
 
     kind: Literal["lm"]  # a language model
@@ -185,7 +185,7 @@ class AsrOptimizer(LmOptimizer):
     base_batch: Positive = 240  # seconds of audio that base_lr is for
 
 
-class AsrWorkload(Trained):
+class AsrWorkload(TrainedWorkload):
     """Speech recognition by a Conformer with CTC; a sample is a second of audio."""
 
     uncaptured: ClassVar[str] = "utterances differ in length from step to step"
@@ -198,7 +198,7 @@ class AsrWorkload(Trained):
     optimizer: AsrOptimizer = AsrOptimizer()  # how weights are updated
 
 
-class OwnWorkload(Trained):
+class OwnWorkload(TrainedWorkload):
     """A kind of your own: `module:Class`, a models.jobs.base.Job. Its keys are `model_args`."""
 
     uncaptured: ClassVar[str] = "nobody has tried it with a kind of your own"
@@ -209,7 +209,7 @@ class OwnWorkload(Trained):
     optimizer: Optimizer = Optimizer()  # as the class takes it
 
 
-class ItsOwn(Strict):
+class OwnInput(Strict):
     """The input of a job that the study does not feed."""
 
     mode: Literal["own"] = "own"
@@ -223,7 +223,7 @@ class CommandWorkload(Workload):
 
     uncaptured: ClassVar[str] = "a script of your own runs unchanged"
     dataset: ClassVar[None] = None
-    input: ClassVar[ItsOwn] = ItsOwn()
+    input: ClassVar[OwnInput] = OwnInput()
 
     kind: Literal["command"]  # somebody's own script
     run: list[str] = Field(min_length=1)  # program, arguments, {seed}, {batch_size}
@@ -238,9 +238,9 @@ class CommandWorkload(Workload):
     @classmethod
     def _are_the_scripts(cls, given):
         for name, value in given.items():
-            if variables.OF_THE_STUDY.fullmatch(name):
+            if variables.SET_BY_STUDY.fullmatch(name):
                 raise ValueError(f"{name} is the study's to set; leave it out")
-            if value is None and variables.recorded(name):
+            if value is None and variables.is_recorded(name):
                 raise ValueError(f"{name} changes what is measured; give its value")
         return given
 
@@ -276,7 +276,7 @@ class CommandWorkload(Workload):
         if which(word) if bare else Path(self.folder, word).exists():
             return {}
         files = [path.name for path in Path(self.folder).iterdir()]
-        return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
+        return {"run": f"'{word}' is not in '{self.folder}'{suggestion(word, files)}"}
 
 
 def without_secrets(job: dict) -> dict:
@@ -304,7 +304,7 @@ class ServeWorkload(Workload):
 
     arrivals: ClassVar[str] = "requests"
     dataset: ClassVar[None] = None
-    input: ClassVar[ItsOwn] = ItsOwn()
+    input: ClassVar[OwnInput] = OwnInput()
 
     kind: Literal["serve"]  # a language model that answers requests
     engine: Literal["loop", "transformers"] = "loop"  # ours, or that package's
@@ -329,7 +329,7 @@ class ServeWorkload(Workload):
         return (self.slo_ms.ttft + 1.5 * self.output_tokens * self.slo_ms.tpot) / 1e3
 
 
-KINDS: dict[str, type[Workload]] = {
+WORKLOAD_KINDS: dict[str, type[Workload]] = {
     "vision": VisionWorkload,
     "dlrm": DlrmWorkload,
     "lm": LmWorkload,
@@ -339,9 +339,9 @@ KINDS: dict[str, type[Workload]] = {
 }
 
 
-def model_of(kind: str) -> type[Workload]:
+def workload_model(kind: str) -> type[Workload]:
     """The keys of that kind, or else of one of somebody's own."""
-    return KINDS.get(kind, OwnWorkload)
+    return WORKLOAD_KINDS.get(kind, OwnWorkload)
 
 
 AnyWorkload = VisionWorkload | DlrmWorkload | LmWorkload | AsrWorkload | ServeWorkload

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from workflow.collocation.record.series import MOST, SHARES
+from workflow.collocation.record.series import MAX_SHARE, SHARES
 from workflow.collocation.telemetry.metrics import ACTIVITY
 
 COMPARED = ("gract", "smact", "smocc", "tenso", "drama")
@@ -36,7 +36,7 @@ def contradictions(
         wrong |= {(entity, name): "stands still while others move" for name in _still(of)}
         for name in SHARES:
             values = np.append(of[name], pairs[entity].get(name) or 0.0)
-            beyond = values[(values < 0) | (values > MOST)]
+            beyond = values[(values < 0) | (values > MAX_SHARE)]
             if len(beyond):
                 said = f"reads {max(beyond, key=abs):.4f}, and a share lies between 0 and 1"
                 wrong[entity, name] = said

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record.parquet import arrow, dictionary
+from workflow.collocation.record.parquet import numeric_column, text_column
 from workflow.collocation.record.series import Series
-from workflow.collocation.record.values import File, Window
+from workflow.collocation.record.values import FileDigest, Window
 from workflow.collocation.telemetry.lines import Lines
 from workflow.collocation.telemetry.metrics import HOST_METRICS, MEMBER_METRICS, METRICS, Metric
 
 
-def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
+def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, FileDigest]:
     """Write the tables that have rows; gives their names with size and hash.
 
     Times are ns since the first window's start, or since the first row where there is no window.
@@ -38,24 +38,24 @@ def write(folder: Path, lines: Lines, windows: list[Window]) -> dict[str, File]:
             write_statistics=False,  # a third of so short a file would say what is in it
             column_encoding={"t_ns": "DELTA_BINARY_PACKED"},
         )
-    return {f"{name}.parquet": File.of(folder / f"{name}.parquet") for name in tables}
+    return {f"{name}.parquet": FileDigest.of(folder / f"{name}.parquet") for name in tables}
 
 
 def _table(name: str, rows: list[dict], metrics: tuple[Metric, ...], phases: list, origin_ns: int):
     series = Series.of_rows(rows, [metric.name for metric in metrics])
     began = np.searchsorted([t for t, _ in phases], series.t, side="right") - 1
     columns = {
-        "t_ns": arrow(series.t - origin_ns, pa.int64()),
-        "phase": dictionary([phases[i][1] if i >= 0 else None for i in began]),
+        "t_ns": numeric_column(series.t - origin_ns, pa.int64()),
+        "phase": text_column([phases[i][1] if i >= 0 else None for i in began]),
     }
     if name == "gpu":
-        columns["entity"] = dictionary([row["e"] for row in rows])
+        columns["entity"] = text_column([row["e"] for row in rows])
     elif name == "member":
-        columns["member"] = arrow(np.array([row["m"] for row in rows]), pa.int16())
+        columns["member"] = numeric_column(np.array([row["m"] for row in rows]), pa.int16())
     about = {"t_ns": {"unit": "ns"}}
     for metric in metrics:
         about[metric.name] = {"unit": metric.unit, "kind": metric.kind}
-        columns[metric.name] = arrow(series.columns[metric.name], _type(metric))
+        columns[metric.name] = numeric_column(series.columns[metric.name], _type(metric))
     fields = [pa.field(n, column.type, metadata=about.get(n)) for n, column in columns.items()]
     schema = pa.schema(fields, metadata={"origin_ns": str(origin_ns)})
     return pa.Table.from_arrays(list(columns.values()), schema=schema)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation import ROOT
-from workflow.collocation.record.values import File, Telemetry, Window
+from workflow.collocation.record.values import FileDigest, Telemetry, Window
 from workflow.collocation.telemetry.lines import Lines, one_line, read
 
 PROGRAM = "workflow.collocation.telemetry.sampler"
@@ -121,7 +121,7 @@ class Watch:
 
     def account(
         self, folder: Path, windows: list[Window], say: Callable[[str], None], **about
-    ) -> tuple[Telemetry, list[str], dict[str, File]]:
+    ) -> tuple[Telemetry, list[str], dict[str, FileDigest]]:
         """End the sampler; the record's `telemetry`, and what is to add to its `flags` and `files`.
 
         folder: for the files. say: takes the traceback of what goes wrong in here. about: what
