@@ -49,7 +49,7 @@ def planned(
         content["ladders"] = [{"workloads": [of], "counts": {count: list(conditions)}}]
     checked = Study.model_validate(study(**content | extra))
     known = {name: VisionWorkload(**entry) for name, entry in WORKLOADS.items()}
-    return expand(checked, known, full=full)
+    return expand(checked, known, out_of_memory=full)
 
 
 def members(cell: Cell) -> list[tuple[int, str]]:

@@ -40,7 +40,7 @@ def planned(count: int, method: str = "in_turn", **extra) -> Cell:
 def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path):
     with pytest.raises(ValueError, match="'in_turn' is not allowed"):
         planned(2)
-    register(InTurn, bounds=planned_methods.MethodBounds(least=2, most=3))
+    register(InTurn, bounds=planned_methods.MethodBounds(min_members=2, max_members=3))
     try:
         cell = planned(2)
         assert methods.refusal(cell.spec, None) is None

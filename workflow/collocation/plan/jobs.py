@@ -76,7 +76,7 @@ def workload_mistakes(session: Session) -> list[str]:
 
 def unknown_names(job: TrainedWorkload) -> dict[str, str]:
     """Key → what it names that neither timm nor the user's own file has, in a sentence."""
-    for key, own in job.own_code.items():
+    for key, own in job.user_code.items():
         module, _, name = own.partition(":")
         if file := source_file(own):
             words = re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))

@@ -312,7 +312,7 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
     name, why = _choose(config, *(("paper", "a CUDA machine") if devices else ("smoke", why_not)))
     study = load_study(find_config_file(config.studies), name, workloads)
     digests = {
-        key: user_code_digest(each.own_code.values(), each.own_files)
+        key: user_code_digest(each.user_code.values(), each.user_files)
         for key, each in workloads.items()
     }
     sources = {key: digest for key, digest in digests.items() if digest}

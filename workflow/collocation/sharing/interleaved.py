@@ -92,9 +92,9 @@ class Interleaved(Method):
             own = {m: its for m, its in members.items() if its.condition == index}
             if not own:
                 sets = {n for n, of in enumerate(found) if of.method == condition.method}
-                sets -= {n for n, of in enumerate(found) if of.job}
+                sets -= {n for n, of in enumerate(found) if of.alone_workload}
                 alike = [(m, its) for m, its in members.items() if its.condition in sets]
-                own = dict(alike[: condition.jobs])
+                own = dict(alike[: condition.count])
             yield condition, own
 
 

@@ -1,4 +1,7 @@
-"""What a study may ask of each method. How a method works: workflow/collocation/sharing."""
+"""The number of members and the limits that each method takes.
+
+workflow/collocation/sharing implements the methods.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -6,17 +9,16 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt, ValidationError, field_validator
 
 from workflow.collocation.study.errors import Name, Positive, Strict
-from workflow.collocation.study.names import METHODS as ORDER
-from workflow.collocation.study.names import STREAMS, family_of
+from workflow.collocation.study.names import METHODS, STREAMS, family_of
 
 MAX_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
-MAX_STREAMS = 32  # that torch makes of one process, before two get the same
+MAX_STREAMS = 32  # torch gives two jobs of one process the same stream beyond this
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
 class MpsLimits(Strict):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
+    """Limits of each member under MPS: share of the SMs, memory, and priority."""
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
         None,
@@ -32,53 +34,54 @@ class MpsLimits(Strict):
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _is_allowed(cls, limit, check, info):
-        """One line for what would be one complaint for each type of the union."""
+    def _check_limit(cls, limit, check, info):
+        """Replaces pydantic's messages, one for each type of the union, by one line."""
         try:
             return check(limit)
         except ValidationError:
             allowed = cls.model_fields[info.field_name].description
         raise ValueError(f"{limit!r} is not allowed; allowed: {allowed}")
 
-    def of(self, workload: str, members: int) -> dict:
-        """What a member of that workload is limited to among so many."""
+    def of_member(self, workload: str, members: int) -> dict:
+        """The limits of one member of a workload among `members` in all, by field; unset ones are
+        left out.
+        """
         shares = {"equal": 100 / members, "overlap": min(200 / members, 100)}
-        found = {}
+        limits = {}
         for name, limit in self:
             if isinstance(limit, dict):
                 limit = limit.get(workload)
             elif isinstance(limit, str):
                 limit = round(shares[limit], 2)
             if limit is not None:
-                found[name] = limit
-        return found
+                limits[name] = limit
+        return limits
 
 
 @dataclass(frozen=True)
 class MethodBounds:
-    """What one method takes: `limits` of each member, and from `least` to `most` members."""
+    """How many members a method takes, and the limits that it sets for each."""
 
     limits: MpsLimits | None = None
-    least: int = 1
-    most: int = MAX_MEMBERS
+    min_members: int = 1
+    max_members: int = MAX_MEMBERS
 
 
-_LIMITED = {
+_BOUNDED = {
     "mps_equal": MethodBounds(MpsLimits(sm_percent="equal")),
     "mps_overlap": MethodBounds(MpsLimits(sm_percent="overlap")),
-    STREAMS: MethodBounds(most=MAX_STREAMS),
-    "mig": MethodBounds(most=7),
-    "mig_shared": MethodBounds(most=7),
-    "mig_1g2x": MethodBounds(most=4),  # a GPU has memory for 4 that have the double of it
-    **{f"mig_{part}": MethodBounds(most=1) for part in ("7g", "4g", "3g", "2g", "1g")},
+    STREAMS: MethodBounds(max_members=MAX_STREAMS),
+    "mig": MethodBounds(max_members=7),
+    "mig_shared": MethodBounds(max_members=7),
+    "mig_1g2x": MethodBounds(max_members=4),  # a GPU has memory for 4 instances of double size
+    **{f"mig_{part}": MethodBounds(max_members=1) for part in ("7g", "4g", "3g", "2g", "1g")},
 }
-# By name, in the order in which people are told of them. A method of somebody's own is added by
-# sharing.base.register.
+# In the order of messages. sharing.base.register adds methods of a user's own.
 METHOD_BOUNDS: dict[str, MethodBounds] = {
-    name: _LIMITED.get(name, MethodBounds()) for name in ORDER[1:]
+    name: _BOUNDED.get(name, MethodBounds()) for name in METHODS[1:]
 }
 
 
 def is_mig(method: str) -> bool:
-    """Whether it has the card in parts, of which members of a mix name theirs."""
+    """Whether the method divides the card into MIG instances."""
     return family_of(method) == "mig"
