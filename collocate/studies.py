@@ -105,7 +105,9 @@ def pairs(settings: Sequence[str]) -> list[str]:
 
 def warn_if_outdated(folder: Path) -> None:
     """Say on stderr how many measurements are newer than a study's published numbers."""
-    if (folder / "MANIFEST.sha256").exists():  # of which a clone sets all times anew
+    from workflow.collocation.study.layout import MANIFEST
+
+    if (folder / MANIFEST).exists():  # of which a clone sets all times anew
         return
     written = (folder / "estimates.parquet").stat().st_mtime
     records = folder.glob("cells/*/*/*/*/*/run.json")

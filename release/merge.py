@@ -16,7 +16,7 @@ from pathlib import Path
 from analysis.files import one_line, printable, whole
 from release import checks, manifest
 from release.archive import unpack
-from release.manifest import RUN, Attempt
+from release.manifest import Attempt
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.plan.attempts import scan_attempts
 from workflow.collocation.plan.jobs import lock_holder
@@ -25,6 +25,7 @@ from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, record
 from workflow.collocation.record.step_times import STEPS_FILE as STEPS
 from workflow.collocation.study.cell import changed_settings, spec_digest
 from workflow.collocation.study.grid import MERGED_OFFSET
+from workflow.collocation.study.layout import RAW, RUN
 from workflow.collocation.study.load import read_config_values
 from workflow.collocation.study.regular_files import read_json
 
@@ -99,7 +100,7 @@ def _checked(
     session: Session, source: Path, found: Mapping[Attempt, list[str]]
 ) -> tuple[dict[Attempt, Record], list[str]]:
     """The records that belong to the study, and a sentence for each of the others."""
-    listed = source / manifest.RAW
+    listed = source / RAW
     sealed = manifest.read(listed) if listed.exists() else None
     names = [f"{attempt.folder}/{file}" for attempt, files in found.items() for file in files]
     digests = {name: manifest.sha256(source / name) for name in names}

@@ -26,9 +26,10 @@ from analysis.report.pages.render import write_pages
 from paper.reported import REPORTED
 from paper.rules import CLAIMS
 from release import checks, manifest
-from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
+from release.manifest import NOT_RUN, by_value, is_raw, never_ships
 from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.layout import MANIFEST, PLAN, RAW, RUNS
 
 PROCESSES = 2  # as many as a small machine has cores
 SHOWN = 3  # differences that an artefact's line names

@@ -32,8 +32,9 @@ def finished(cells) -> dict:
 def to_measure(before, after, workloads=WORKLOADS) -> dict[str, str]:
     """What cells have to be measured after others were: cell → why."""
     cells = after if isinstance(after, list) else expand(after, workloads)
-    jobs = pending.pending_cells(cells, finished(expand(before, WORKLOADS)), "GPU-a", possible)
-    return {job.cell.id: job.why for job in jobs}
+    devices = {cell.replicate: "GPU-a" for cell in cells}
+    jobs = pending.pending_cells(cells, finished(expand(before, WORKLOADS)), devices, possible)
+    return {job.cell.id: job.reason for job in jobs}
 
 
 @pytest.mark.parametrize(
@@ -138,5 +139,6 @@ def test_no_measured_cell_of_the_shipped_study_is_measured_again():
         assert pending.attempts_at(planned[cell_id], attempts) == found
         assert not changed_settings(found[-1].record.spec, planned[cell_id].spec.to_json())
     device = next(a.device for found in attempts.values() for a in found if a.status in MEASURED)
-    waiting = pending.pending_cells(cells, attempts, device, possible, stale=lambda attempt: False)
-    assert not [job for job in waiting if "settings" in job.why]
+    devices = {cell.replicate: device for cell in cells}
+    waiting = pending.pending_cells(cells, attempts, devices, possible)
+    assert not [job for job in waiting if "settings" in job.reason]

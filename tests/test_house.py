@@ -11,7 +11,7 @@ PACKAGES = ("workflow", "models", "analysis", "release", "bench", "collocate")
 MOST_LINES = 400
 # Rooms of workflow/collocation, each of which imports only those before it; the first ones are the
 # core, which everybody may import.
-CORE = ("spec", "record", "process_lifetime")
+CORE = ("study", "record", "process_lifetime")
 ROOMS = (*CORE, "gpu", "sharing", "telemetry", "run", "plan")
 # What packages may import of others beside the core.
 ALLOWED = {

@@ -62,7 +62,8 @@ class World:
 
     def pending(self, device="GPU-a", refusal=possible, **options):
         options.setdefault("on_gpu", device != CPU)
-        return pending.pending_cells(CELLS, self.attempts, device, refusal, **options)
+        devices = device if isinstance(device, dict) else dict.fromkeys(range(1, 10), device)
+        return pending.pending_cells(CELLS, self.attempts, devices, refusal, **options)
 
     def run(self, device="GPU-a", refusal=possible, status="completed", only=None, **options):
         """Run all that is pending; cells that cannot run become 'unsupported'."""
@@ -75,7 +76,7 @@ class World:
         return jobs
 
     def why(self, device="GPU-a", refusal=possible, **options) -> dict[str, str]:
-        return {job.cell.id: job.why for job in self.pending(device, refusal, **options)}
+        return {job.cell.id: job.reason for job in self.pending(device, refusal, **options)}
 
 
 STATUSES = [*RESULTS, *FAULTS, "postponed", "corrupt", "changed"]
@@ -153,7 +154,7 @@ def test_a_cell_is_pending_without_an_answer_or_as_a_baseline_elsewhere(world, d
         taken = [a.number for a in world.attempts[job.cell.id]]
         assert job.cell == CELLS[job.rank] and job.estimate_s > 0
         assert job.path == f"{job.cell.id}/a{max(taken, default=0) + 1}"
-    reasons = {job.cell.id: job.why for job in jobs}
+    reasons = {job.cell.id: job.reason for job in jobs}
     for cell in CELLS:
         last, why = last_result(cell, world, device), reasons.get(cell.id)
         if last is None:
@@ -183,8 +184,8 @@ def test_what_completed_leaves_nothing_pending_and_has_its_baselines_there(world
 @given(worlds(), devices, refusals, st.integers(1, 4))
 def test_what_always_fails_is_tried_a_few_times_and_then_listed(world, device, refusal, most):
     for _ in range(most):
-        world.run(device, refusal, status="failed", most=most)
-    assert world.pending(device, refusal, most=most) == []
+        world.run(device, refusal, status="failed", max_attempts=most)
+    assert world.pending(device, refusal, max_attempts=most) == []
     listed = {cell.id for cell, _, _ in pending.cells_without_result(CELLS, world.attempts)}
     for cell in CELLS:
         ended = [a for a in pending.attempts_at(cell, world.attempts) if a.status != "postponed"]
@@ -240,7 +241,7 @@ def test_what_goes_wrong_when_tried_is_tried_three_times_or_as_often_as_is_asked
     assert [job.attempt for job in world.pending()] == [3]
     world.attempts[MIG.id] = tried
     assert world.pending() == []
-    assert [job.attempt for job in world.pending(most=4)] == [4]
+    assert [job.attempt for job in world.pending(max_attempts=4)] == [4]
     listed = [
         (cell, last.number, n)
         for cell, last, n in pending.cells_without_result(CELLS, world.attempts)
@@ -289,7 +290,7 @@ def test_what_a_cpu_did_never_stands_for_a_gpu_nor_the_other_way_round(there, he
     for _ in range(3):
         world.run(there, status=status)
     first, *_ = jobs = world.pending(here)
-    assert len(jobs) == len(CELLS) and first.why == "not measured yet"
+    assert len(jobs) == len(CELLS) and first.reason == "not measured yet"
     assert first.attempt == len(world.attempts[first.cell.id]) + 1
 
 
@@ -299,11 +300,11 @@ def test_stale_results_are_measured_again_on_request(world):
     def stale(entry: CellAttempt) -> bool:
         return entry.number <= old.get(entry.cell, 0)
 
-    assert world.why(stale=stale) == {THREE.id: "measured with another trainer or version"}
+    assert world.why(is_stale=stale) == {THREE.id: "measured with another trainer or version"}
     world.attempts[THREE.id] = [attempt(THREE, n, "failed") for n in (1, 2, 3)]
     old[THREE.id] = 3  # they failed with other code: that does not count
-    assert [job.attempt for job in world.run(stale=stale)] == [4]
-    assert world.pending(stale=stale) == []
+    assert [job.attempt for job in world.run(is_stale=stale)] == [4]
+    assert world.pending(is_stale=stale) == []
 
 
 def test_analysis_reads_every_attempt_at_todays_cells_and_of_a_sealed_study_at_any():
@@ -386,7 +387,7 @@ def dealt(cells, budget=None, attempts=None, most=4, devices=GPUS, refusal=None,
 def loads(jobs) -> dict[str, float]:
     spent: dict[str, float] = {}
     for job in jobs:
-        job.spend(spent)
+        job.add_to(spent)
     return spent
 
 
