@@ -104,7 +104,7 @@ def advise(
     from analysis.advice.job import request as requests
     from analysis.advice.job import text
     from analysis.advice.job.measuring import Study
-    from workflow.collocation.plan.session import find_config_file
+    from workflow.collocation.study.load import find_config_file
 
     try:
         if command:

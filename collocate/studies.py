@@ -129,8 +129,8 @@ def checked(words: Sequence[str]) -> list[str]:
 
     From here on the clone is the working directory: relative paths in config.yaml are its own.
     """
-    from workflow.collocation.plan.session import find_config_file
     from workflow.collocation.study.load import (
+        find_config_file,
         load_config,
         load_study,
         load_workloads,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from workflow.collocation import ROOT, gpu
+from workflow.collocation import gpu
 from workflow.collocation.gpu import cores, find_devices
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import CellAttempt, scan_attempts
@@ -34,6 +34,8 @@ from workflow.collocation.study.layout import MANIFEST, RUN, RUNS
 from workflow.collocation.study.load import (
     CONFIG_SOURCE,
     as_yaml,
+    choose_study,
+    find_config_file,
     load_config,
     load_study,
     load_workloads,
@@ -87,8 +89,8 @@ class Session:
         """Names of the devices in records and locks; on a cluster one for each replicate."""
         if self.remote:
             return [*self.replicate_devices.values()]
-        uuids = [device.uuid for device in self.usable_gpus]
-        return uuids or [f"cpu:{provenance.machine_alias()}"]
+        cpu = f"cpu:{provenance.machine_alias()}"
+        return [device.uuid for device in self.usable_gpus] or [cpu]
 
     @cached_property
     def replicate_devices(self) -> dict[int, str]:
@@ -198,10 +200,9 @@ class Session:
         return max((job.add_to(device_seconds) for job in self.jobs), default=0.0)
 
     def refusal(self, cell: Cell, device_name: str = "") -> str | None:
-        """Why a cell cannot run here and now, or None; each device is asked once.
+        """Why a cell cannot run on a device, by default its replicate's, or None.
 
-        device_name: by default that of the cell's replicate. A cluster's devices cannot be asked:
-        the newest result of the cell is the answer.
+        A cluster's devices cannot be asked, so the newest result of the cell is the answer.
         """
         if self.remote and self.on_gpu:
             tried = pending.attempts_at(cell, self.attempts)
@@ -233,10 +234,9 @@ class Session:
 
     @property
     def threads(self) -> int:
-        """Cores that Snakemake counts for a cell, so that cells of all GPUs fit side by side."""
-        if not self.devices:
-            return self.study.cores_for
-        return max(1, min(self.study.cores_for, cores.usable() // len(self.devices)))
+        """Cores that Snakemake counts for a cell, so that all GPUs can run one at the same time."""
+        share = cores.usable() // len(self.devices) if self.devices else self.study.cores_for
+        return max(1, min(self.study.cores_for, share))
 
     def card_resource(self, number: int) -> Callable:
         """A function for Snakemake: 1 if a job takes the GPU with this number, else 0."""
@@ -260,10 +260,9 @@ class Session:
         """
         if job_path not in self.jobs_by_path:
             record = self.record_path(job_path)
-            message = f"{record} is not to be measured now, by the study's plan"
-            if record in self.measured_records:
-                message = f"nothing to do: {record} is measured already"
-            print(message, file=sys.stderr)
+            measured = f"nothing to do: {record} is measured already"
+            other = f"{record} is not to be measured now, by the study's plan"
+            print(measured if record in self.measured_records else other, file=sys.stderr)
             sys.exit(1)
         return self.datasets.ready_files()
 
@@ -289,18 +288,12 @@ class Session:
     @cached_property
     def plan_json(self) -> str:
         """The cells that analysis may expect, as JSON with one line for each."""
+        keys = ("id", "scenario", "implementation", "method", "replicate", "n")
         lines = []
         for cell in (*self.cells, *self.merged_cells):
-            entry = {
-                "id": cell.id,
-                "scenario": cell.scenario,
-                "implementation": cell.implementation,
-                "method": cell.method,
-                "replicate": cell.replicate,
-                "n": cell.n,
-                "workloads": [member.workload for member in cell.spec.members],
-                "measure": cell.spec.measure.kind,
-            }
+            entry = {key: getattr(cell, key) for key in keys}
+            entry["workloads"] = [member.workload for member in cell.spec.members]
+            entry["measure"] = cell.spec.measure.kind
             lines.append(json.dumps(entry))
         return "[\n" + ",\n".join(lines) + "\n]\n"
 
@@ -329,10 +322,8 @@ def open_session(values: dict, max_gpus: int = 1, remote: bool = False) -> Sessi
     devices, no_gpu_reason = [], "its jobs run elsewhere"
     if not remote:
         devices, no_gpu_reason = find_devices(config.gpu)
-    if devices:
-        name, study_reason = _choose_study(config, "paper", "a CUDA machine")
-    else:
-        name, study_reason = _choose_study(config, "smoke", no_gpu_reason)
+    default = ("paper", "a CUDA machine") if devices else ("smoke", no_gpu_reason)
+    name, study_reason = choose_study(config, *default)
     study = load_study(find_config_file(config.studies), name, workloads)
     sources = {}
     for workload_name, workload in workloads.items():
@@ -374,8 +365,9 @@ def open_posted(values: dict) -> Session:
         scenario, implementation, method, replicate = task.cell.split("/")
         cell = Cell(scenario, implementation, method, int(replicate[1:]), task.spec)
         rank = int(task.place.partition("/")[0])
-        job = pending.PendingCell(cell, task.attempt, "posted", rank, task.estimate_s)
-        session.jobs.append(job)
+        session.jobs.append(
+            pending.PendingCell(cell, task.attempt, "posted", rank, task.estimate_s)
+        )
     session.jobs.sort(key=lambda job: job.rank)
     return session
 
@@ -399,31 +391,3 @@ def _plan_jobs(session: Session) -> None:
     # A single cell may exceed the budget, and then there is no deadline.
     if budget_s is not None and session.seconds <= budget_s:
         session.deadline = round(time.time() + budget_s)
-
-
-def _choose_study(config: Config, default: str, default_reason: str) -> tuple[str, str]:
-    """The name of the study and the reason for it.
-
-    default: what `auto` stands for on this machine. If nothing may be measured, `auto` stands for
-    the only study with results. Raises ConfigError if the study then has no results.
-    """
-    name, reason = config.study, "as asked for"
-    if config.study == "auto":
-        name, reason = default, default_reason
-    if config.measure is not False:
-        return name, reason
-    planned = {path.stem for path in find_config_file(config.studies).glob("*.yaml")}
-    measured = {path.parent.name for path in Path(config.results).glob("*/cells")}
-    # Folders without a study's file were contributed, for comparisons alone.
-    names = sorted(measured & planned)
-    if name not in names and config.study == "auto" and len(names) == 1:
-        return names[0], "the one that is there"
-    if name not in names:
-        allowed = ", ".join(names) or "none"
-        raise ConfigError(f"study: {config.results}/{name} holds no results; there are: {allowed}")
-    return name, reason
-
-
-def find_config_file(path: str) -> Path:
-    """A path of the config, relative to the working directory or else to the repository."""
-    return Path(path) if Path(path).exists() else ROOT / path

@@ -176,6 +176,33 @@ def load_config(values: dict) -> Config:
     return validate(Config, values, CONFIG_SOURCE)
 
 
+def choose_study(config: Config, default: str, default_reason: str) -> tuple[str, str]:
+    """The name of the study and the reason for it.
+
+    default: what `auto` stands for on this machine. If nothing may be measured, `auto` stands for
+    the only study with results. Raises ConfigError if the study then has no results.
+    """
+    is_auto = config.study == "auto"
+    name, reason = (default, default_reason) if is_auto else (config.study, "as asked for")
+    if config.measure is not False:
+        return name, reason
+    planned = {path.stem for path in find_config_file(config.studies).glob("*.yaml")}
+    measured = {path.parent.name for path in Path(config.results).glob("*/cells")}
+    # Folders without a study's file were contributed, for comparisons alone.
+    names = sorted(measured & planned)
+    if name in names:
+        return name, reason
+    if is_auto and len(names) == 1:
+        return names[0], "the one that is there"
+    allowed = ", ".join(names) or "none"
+    raise ConfigError(f"study: {config.results}/{name} holds no results; there are: {allowed}")
+
+
+def find_config_file(path: str) -> Path:
+    """A path of the config, relative to the working directory or else to the repository."""
+    return Path(path) if Path(path).exists() else ROOT / path
+
+
 def load_workloads(path: Path) -> dict[str, Workload]:
     """The catalogue of workloads, by name. Raises ConfigError."""
     content = read_yaml(path)

@@ -200,7 +200,7 @@ class Summary:
         for entity, series in self.entities.items():
             pairs[entity] = self._pair(entity, window).get("v", {})
             readings[entity] = {
-                name: series.counting(name, window.ends, window.spans)[0]
+                name: series.weighted_values(name, window.ends, window.spans)[0]
                 for name in (*SHARES, "power")
             }
         return contradictions(readings, pairs, self.idle.get("power"))
@@ -212,7 +212,7 @@ class Summary:
             span = self._pair(entity, window)
             for name in COMPARED if span and window.seconds >= CHECKED_S else ():
                 pair = span["v"].get(name)
-                mean = series.over(name, (span["start_ns"], span["end_ns"]), known=KNOWN)
+                mean = series.over(name, (span["start_ns"], span["end_ns"]), min_coverage=KNOWN)
                 if None not in (pair, mean) and abs(pair - mean) > max(APART * pair, APART_SHARE):
                     by = f"{pair:.4f} by the pair of samples and {mean:.4f} by the series"
                     found[entity, name] = f"is {by}"
