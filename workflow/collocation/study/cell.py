@@ -28,7 +28,7 @@ VERSION = 1  # of the meaning of a specification; another one measures all cells
 FIRST_VERSION = 1  # the default, which digests leave out
 MISSING = object()
 
-Path = tuple[str | int, ...]  # of a value in nested JSON, such as ("members", 0, "batch_size")
+JsonPath = tuple[str | int, ...]  # of a value in nested JSON, such as ("members", 0, "batch_size")
 
 
 class MeasureSpec(Measure):
@@ -153,7 +153,7 @@ def changed_settings(before: dict, after: dict) -> list[str]:
     return list(dict.fromkeys(changes))
 
 
-def _leaves(value, path: Path = ()) -> Iterator[tuple[Path, object]]:
+def _leaves(value, path: JsonPath = ()) -> Iterator[tuple[JsonPath, object]]:
     """The path and value of each leaf in JSON: members are entered, other lists are not."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
@@ -166,8 +166,8 @@ def _leaves(value, path: Path = ()) -> Iterator[tuple[Path, object]]:
         yield path, int(value) if is_whole else value  # 20 and 20.0 are the same
 
 
-def _defaults_of(spec: dict) -> dict[Path, object]:
-    """Path → the value of a setting that the specification does not name."""
+def _defaults_of(spec: dict) -> dict[JsonPath, object]:
+    """JsonPath → the value of a setting that the specification does not name."""
     implementation, measure = _model_defaults(ImplementationSpec), _model_defaults(MeasureSpec)
     settings = {"version": FIRST_VERSION, "implementation": implementation, "measure": measure}
     defaults = dict(_leaves(settings))
@@ -178,7 +178,7 @@ def _defaults_of(spec: dict) -> dict[Path, object]:
 
 
 @cache
-def member_defaults(kind: str) -> list[tuple[Path, object]]:
+def member_defaults(kind: str) -> list[tuple[JsonPath, object]]:
     """The path and value of each default of a member, by its kind of job."""
     member = {"input": OwnInput().model_dump()}
     member |= _model_defaults(workload_model(kind)) | _model_defaults(MemberSpec)
@@ -193,7 +193,7 @@ def _model_defaults(model: type[BaseModel]) -> dict:
     return model.model_construct(**defaults).model_dump(include=defaults.keys())
 
 
-def _setting_name(path: Path) -> str:
+def _setting_name(path: JsonPath) -> str:
     """members, 0, optimizer, base_lr → optimizer.base_lr; measure, window_s → window_s."""
     outer = {"members": 2, "measure": 1, "implementation": 1}.get(path[0], 0)
     return ".".join(map(str, path[outer:] or path))
