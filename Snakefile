@@ -1,9 +1,9 @@
-# What happens when several training jobs share one NVIDIA GPU: the study as a DAG.
+# Measures what happens when several training jobs share one NVIDIA GPU.
 #
 #   snakemake                                    the study 'paper', or 'smoke' without a GPU
-#   snakemake figures --config measure=false     figures and tables of what is there; plans no cell
+#   snakemake figures --config measure=false     figures and tables of the existing records
 #
-# What still has to run is decided by workflow/collocation/plan/pending.py, from the run.json files.
+# workflow/collocation/plan/pending.py decides from the run.json files which cells still have to run.
 
 import sys
 
@@ -20,7 +20,7 @@ INVOCATION = Invocation(workflow)
 INVOCATION.hush()
 
 
-# All but the cells is done where Snakemake runs: there is a network, which a cluster's nodes may lack.
+# All rules but `collocate` run where Snakemake does: a cluster's nodes may lack a network.
 localrules:
     dataset,
     merge,

@@ -20,7 +20,7 @@ from bench.bare_loop import measure
 from bench.cells import Case, cell_of, entered, prepare, record_of, start_cell
 from workflow.collocation.gpu import Device, find_devices
 from workflow.collocation.record import source_digest
-from workflow.collocation.record.provenance import collect
+from workflow.collocation.record.provenance import collect_provenance
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.study.grid import Cell
 from workflow.collocation.study.load import load_config
@@ -162,7 +162,9 @@ def main(argv: list[str] | None = None) -> int:
         if not is_watching:
             compare_with_bare_loop(cell, ready, device, args.pairs)
             continue
-        provenance = collect(device.driver if device else None, source_digest.code())
+        provenance = collect_provenance(
+            device.driver if device else None, source_digest.code_digest()
+        )
         costs = {}
         results[cell.id] = {"gpu": gpu, **provenance, "watchers": costs}
         for watcher, cost in watcher_costs(cell, ready, device, args.blocks):

@@ -156,7 +156,7 @@ def block_ratios(
     record: run.json of the cell. table: its steps.parquet. Power is NaN where it was not measured.
     """
     [window] = record["windows"]
-    step_ends = [end_ns for end_ns, _ in step_times.read(table).values()]
+    step_ends = [end_ns for end_ns, _ in step_times.read_steps(table).values()]
     rates, powers = [], []
     for first in range(0, len(segments) - len(ORDER) + 1, len(ORDER)):
         block = segments[first : first + len(ORDER)]

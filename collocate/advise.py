@@ -104,7 +104,7 @@ def advise(
     from analysis.advice.job import request as requests
     from analysis.advice.job import text
     from analysis.advice.job.measuring import Study
-    from workflow.collocation.plan.session import find_file
+    from workflow.collocation.study.load import find_config_file
 
     try:
         if command:
@@ -113,7 +113,9 @@ def advise(
         elif model:
             request = requests.of_model(model, batch or 32, size, **bounds)
         else:
-            request = requests.of_catalogue(workload, find_file("config/workloads.yaml"), **bounds)
+            request = requests.of_catalogue(
+                workload, find_config_file("config/workloads.yaml"), **bounds
+            )
     except ValueError as error:
         raise Mistyped(str(error)) from None
     _able(words)
@@ -132,12 +134,12 @@ def advise(
 def _able(words: list[str]) -> None:
     """Say at once what measuring lacks here. Raises ValueError."""
     from workflow.collocation.gpu import find_devices
-    from workflow.collocation.plan.jobs import absent
-    from workflow.collocation.study.load import load_config, read_values
+    from workflow.collocation.plan.jobs import missing_packages
+    from workflow.collocation.study.load import load_config, read_config_values
 
-    if missing := absent(NEEDED):
+    if missing := missing_packages(NEEDED):
         raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
-    wanted = load_config(read_values(words)).gpu
+    wanted = load_config(read_config_values(words)).gpu
     devices, why_not = find_devices(wanted)
     if not devices and wanted != "cpu":
         raise ValueError(
@@ -178,10 +180,10 @@ def _of_study(
 
 
 def _seconds(budget: str) -> float:
-    from workflow.collocation.study.definition import seconds, with_unit
+    from workflow.collocation.study.definition import check_duration, parse_seconds
 
     try:
-        found = seconds(with_unit(budget))
+        found = parse_seconds(check_duration(budget))
     except ValueError as error:
         raise Mistyped(f"--budget {budget}: {error}") from None
     if found < LEAST_BUDGET_S:

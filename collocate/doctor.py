@@ -15,10 +15,10 @@ def doctor(
     """
     words = studies.checked(studies.config(studies.AUTO, settings, results))
     from workflow.collocation.plan.doctor import FAIL, Doctor
-    from workflow.collocation.study.load import load_config, read_values
+    from workflow.collocation.study.load import load_config, read_config_values
 
     worst = 0
-    for name, (state, sentence) in Doctor(load_config(read_values(words))).findings():
+    for name, (state, sentence) in Doctor(load_config(read_config_values(words))).findings():
         terminal.show(f"{state:<5} {name:<10} {' '.join(sentence.split())}")
         worst |= state == FAIL
     return worst

@@ -16,7 +16,7 @@ def plan(
     count = studies.number_of_gpus(gpus)
     words = studies.checked(studies.config(name, settings, results, budget))
     from workflow.collocation.plan.session import open_session
-    from workflow.collocation.plan.show import table
-    from workflow.collocation.study.load import read_values
+    from workflow.collocation.plan.show import plan_table
+    from workflow.collocation.study.load import read_config_values
 
-    terminal.show(table(open_session(read_values(words), count)))
+    terminal.show(plan_table(open_session(read_config_values(words), count)))

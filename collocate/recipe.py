@@ -54,7 +54,7 @@ def recipe(
     bash start.sh
     """
     from analysis.advice import recipes
-    from workflow.collocation.study.load import check
+    from workflow.collocation.study.load import validate
 
     if len(words) == 1 and words[0].endswith(".json"):
         content = recipes.read_advice(Path(words[0]))
@@ -63,7 +63,7 @@ def recipe(
     else:
         numbers = {"jobs": jobs, "cores": cores, "memory_gb": memory}
         place = {"run": words, "folder": str(Path.cwd()), "method": method.value}
-        content = check(recipes.Recipe, place | numbers, "recipe")
+        content = validate(recipes.Recipe, place | numbers, "recipe")
     script = recipes.recipe(content, system.value).rstrip()
     with suppress(OSError):
         if stat.S_ISREG(os.fstat(1).st_mode):  # `> start.sh`: the command is its owner's alone

@@ -64,10 +64,10 @@ def explorer(folder: Folder, output: Output) -> None:
 def check(pairs: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -> int:
     """List measurements without a result, and fail if there are any"""
     from workflow.collocation.plan.session import open_session
-    from workflow.collocation.plan.show import faults
-    from workflow.collocation.study.load import read_values
+    from workflow.collocation.plan.show import fault_lines
+    from workflow.collocation.study.load import read_config_values
 
-    lines = faults(open_session(read_values(pairs)))
+    lines = fault_lines(open_session(read_config_values(pairs)))
     print(end="".join(f"{line}\n" for line in lines), file=sys.stderr)
     return 1 if lines else 0
 
@@ -83,7 +83,7 @@ def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY..."
 @step.command()
 def schemas() -> None:
     """Write workflow/schemas/, by which editors check config/"""
-    from workflow.collocation.study.schemas import schemas as texts
+    from workflow.collocation.study.schemas import json_schemas as texts
 
     for path, text in texts():
         path.write_text(text, encoding="utf-8")

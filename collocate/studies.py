@@ -105,7 +105,9 @@ def pairs(settings: Sequence[str]) -> list[str]:
 
 def warn_if_outdated(folder: Path) -> None:
     """Say on stderr how many measurements are newer than a study's published numbers."""
-    if (folder / "MANIFEST.sha256").exists():  # of which a clone sets all times anew
+    from workflow.collocation.study.layout import MANIFEST
+
+    if (folder / MANIFEST).exists():  # of which a clone sets all times anew
         return
     written = (folder / "estimates.parquet").stat().st_mtime
     records = folder.glob("cells/*/*/*/*/*/run.json")
@@ -127,14 +129,19 @@ def checked(words: Sequence[str]) -> list[str]:
 
     From here on the clone is the working directory: relative paths in config.yaml are its own.
     """
-    from workflow.collocation.plan.session import find_file
-    from workflow.collocation.study.load import load_config, load_study, load_workloads, read_values
+    from workflow.collocation.study.load import (
+        find_config_file,
+        load_config,
+        load_study,
+        load_workloads,
+        read_config_values,
+    )
 
     os.chdir(ROOT)
-    values = load_config(read_values(list(words)))
+    values = load_config(read_config_values(list(words)))
     if values.study != AUTO:
-        workloads = load_workloads(find_file(values.workloads))
-        load_study(find_file(values.studies), values.study, workloads)
+        workloads = load_workloads(find_config_file(values.workloads))
+        load_study(find_config_file(values.studies), values.study, workloads)
     return list(words)
 
 

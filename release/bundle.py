@@ -11,9 +11,10 @@ from string import Template
 
 from analysis.files import one_line, whole
 from release import manifest, private, verify
-from release.manifest import MANIFEST, NOT_RUN, RAW, RUN, is_raw
+from release.manifest import NOT_RUN, is_raw
+from workflow.collocation import ROOT
+from workflow.collocation.study.layout import MANIFEST, RAW, RUN
 
-ROOT = Path(__file__).resolve().parents[1]
 MAX_MB = 30  # of raw files: they stay in git's history
 EPOCH = 315_532_800  # 1980-01-01, the time of every file in an archive
 

@@ -67,7 +67,7 @@ def check_attempt(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> 
     """Check one attempt, given the SHA-256 of its files. Never raises for what they hold."""
     folder, check = study / attempt.folder, AttemptCheck(attempt)
     try:
-        record = check.record = run_json.read(folder / RUN)
+        record = check.record = run_json.read_record(folder / RUN)
         check.problems += _name_problems(record, attempt)
         check.problems += _file_problems(record, digests)
         check.problems += _status_problems(record)
@@ -157,8 +157,8 @@ def _rate_problems(folder: Path, record: Record) -> Iterator[str]:
     """Rates follow from the step times of each member."""
     if not any(member.windows for member in record.members):
         return
-    table = read_table(folder / step_times.FILE)
-    tick_ns, steps = int(table.schema.metadata[b"tick_ns"]), step_times.read(table)
+    table = read_table(folder / step_times.STEPS_FILE)
+    tick_ns, steps = int(table.schema.metadata[b"tick_ns"]), step_times.read_steps(table)
     windows = {window.name: window for window in record.windows}
     drop_s = record.spec["measure"].get("drop_s") or 0.0
     for member in record.members:
@@ -183,11 +183,11 @@ def _possible_rates(
     """
     for early_ns, late_ns in product((0, tick_ns - 1), repeat=2):
         if window.spans:
-            yield step_times.in_window(window, end_ns + early_ns, batch_size, drop_s)
+            yield step_times.member_rate(window, end_ns + early_ns, batch_size, drop_s)
             continue
         start, end = window.start_ns - early_ns, window.end_ns - late_ns
         moved = window.model_copy(update={"start_ns": start, "end_ns": end})
-        yield step_times.in_window(moved, end_ns, batch_size, drop_s)
+        yield step_times.member_rate(moved, end_ns, batch_size, drop_s)
 
 
 def _rate_differences(
@@ -196,7 +196,7 @@ def _rate_differences(
     """Steps, rate, median step and slices of a record that step times do not give."""
     slices, rate = recorded.slices or (), recorded.samples_per_s
     if abs(computed.steps - recorded.steps) > len(slices):  # a step may lie on each slice's edge
-        yield f"steps is {recorded.steps}, {step_times.FILE} gives {computed.steps}"
+        yield f"steps is {recorded.steps}, {step_times.STEPS_FILE} gives {computed.steps}"
     if rate and computed.samples_per_s:
         tolerance = SLICE_TOLERANCE
         if not slices:
@@ -206,14 +206,14 @@ def _rate_differences(
     else:
         agrees = rate == computed.samples_per_s
     if not agrees:
-        yield f"samples_per_s is {rate}, {step_times.FILE} gives {computed.samples_per_s}"
+        yield f"samples_per_s is {rate}, {step_times.STEPS_FILE} gives {computed.samples_per_s}"
     median_ms, computed_ms = recorded.step_ms_p50, computed.step_ms_p50
     if abs((computed_ms or 0) - (median_ms or 0)) > 2e-6 * tick_ns:
-        yield f"step_ms_p50 is {median_ms}, {step_times.FILE} gives {computed_ms}"
+        yield f"step_ms_p50 is {median_ms}, {step_times.STEPS_FILE} gives {computed_ms}"
     for index, slice_rate in enumerate(slices):
         if abs(slice_rate - computed.slices[index]) > SLICE_TOLERANCE * max(rate, batch_size):
             computed_rate = computed.slices[index]
-            yield f"slices[{index}] is {slice_rate}, {step_times.FILE} gives {computed_rate}"
+            yield f"slices[{index}] is {slice_rate}, {step_times.STEPS_FILE} gives {computed_rate}"
 
 
 def _latency_problems(folder: Path, record: Record) -> Iterator[str]:
@@ -225,13 +225,13 @@ def _latency_problems(folder: Path, record: Record) -> Iterator[str]:
                 latencies[member.member, name] = rate.latency
     if not latencies:
         return
-    requests = latency.read(read_table(folder / latency.FILE))
+    requests = latency.read_requests(read_table(folder / latency.REQUESTS_FILE))
     windows = {window.name: window for window in record.windows}
     for (member, name), recorded in latencies.items():
         slo_ms = record.jobs[member].get("slo_ms")
-        if recorded != latency.of_window(requests[member], windows[name], slo_ms):
+        if recorded != latency.window_latencies(requests[member], windows[name], slo_ms):
             place = f"{RUN}: members[{member}].windows.{name}"
-            yield f"{place}: {latency.FILE} gives other latencies"
+            yield f"{place}: {latency.REQUESTS_FILE} gives other latencies"
 
 
 def _telemetry_problems(folder: Path, record: Record) -> Iterator[str]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.files import update
+from workflow.collocation.study.layout import MANIFEST, PLAN, RAW, RUNS
 from workflow.collocation.study.regular_files import open_regular, read_bytes, read_json, read_text
 
-RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
-RAW, MANIFEST = "raw.sha256", "MANIFEST.sha256"
+NOT_RUN = "not_run.txt"
 
 _RAW = re.compile(r"cells/.+|(plan|mig_layouts|datasets/[^/]+)\.json|(runs|not_run)\.txt")
 _LINE = re.compile(r"^([0-9a-f]{64})  (.+)\n", re.MULTILINE)

@@ -17,16 +17,17 @@ from analysis.files import one_line, printable, whole
 from release import manifest
 from release.archive import unpack
 from release.checks import check_attempts
-from release.manifest import RUN, Attempt
+from release.manifest import Attempt
 from workflow.collocation.gpu.lock import folder_lock
-from workflow.collocation.plan.attempts import scan
-from workflow.collocation.plan.jobs import holder
+from workflow.collocation.plan.attempts import scan_attempts
+from workflow.collocation.plan.jobs import lock_holder
 from workflow.collocation.plan.session import Session, open_session
-from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, as_text
-from workflow.collocation.record.step_times import FILE as STEPS
-from workflow.collocation.study.cell import changes, digest
-from workflow.collocation.study.grid import ELSEWHERE
-from workflow.collocation.study.load import read_values
+from workflow.collocation.record.run_json import FAULTS, RESULTS, Record, record_text
+from workflow.collocation.record.step_times import STEPS_FILE as STEPS
+from workflow.collocation.study.cell import changed_settings, spec_digest
+from workflow.collocation.study.grid import MERGED_OFFSET
+from workflow.collocation.study.layout import RUN
+from workflow.collocation.study.load import read_config_values
 from workflow.collocation.study.regular_files import read_json
 
 
@@ -39,7 +40,7 @@ def merge(source: Path, config: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             # Plan all cells of the study, as on any machine; nothing is measured.
-            values = read_values(config) | {"gpu": "cpu", "measure": True}
+            values = read_config_values(config) | {"gpu": "cpu", "measure": True}
             if not source.exists():
                 raise ValueError("no such file or folder")
             folder = _unpack(source, Path(scratch)) if source.is_file() else source
@@ -55,7 +56,7 @@ def merge(source: Path, config: Sequence[str]) -> int:
             session = open_session(values)
             if session.sealed:
                 raise ValueError(f"{session.folder} is sealed; another folder: results=FOLDER")
-            with folder_lock(session.folder, holder(session)):
+            with folder_lock(session.folder, lock_holder(session)):
                 merged, present, sentences = _merge_attempts(session, folder, attempts)
         except Exception as error:  # the source may hold anything
             reason = one_line(error) or type(error).__name__
@@ -84,13 +85,13 @@ def _merge_attempts(
     """
     records, sentences = _accepted_records(session, source, attempts)
     present, taken, answered = [], set(), set()
-    for cell, cell_attempts in scan(session.cells_folder).items():
+    for cell, cell_attempts in scan_attempts(session.cells_folder).items():
         taken.add(_split(cell)[1])
         present += [attempt.record for attempt in cell_attempts if attempt.record]
     for record in present:
         if record.status in RESULTS:
             answered.add(record.cell.id)
-    taken |= {cell.replicate for cell in session.cells if cell.replicate > ELSEWHERE}
+    taken |= {cell.replicate for cell in session.cells if cell.replicate > MERGED_OFFSET}
     merged, renumbered = 0, {}
     for attempt, replicate in _new_replicates(records, present, taken).items():
         kind, source_replicate = _split(attempt.cell)
@@ -141,11 +142,11 @@ def _misfit(study: str, planned: Mapping, record: Record) -> str | None:
         return f"belongs to study {record.study!r}"
     if record.status == "postponed":
         return "was put off: nothing was measured"
-    cell = planned.get(f"{_split(record.cell.id)[0]}/r{record.cell.replicate % ELSEWHERE}")
+    cell = planned.get(f"{_split(record.cell.id)[0]}/r{record.cell.replicate % MERGED_OFFSET}")
     if cell is None:
         return "is no cell of this study"
-    if digest(record.spec) != cell.digest:
-        differing = changes(record.spec, cell.spec.to_json())[:3]
+    if spec_digest(record.spec) != cell.digest:
+        differing = changed_settings(record.spec, cell.spec.to_json())[:3]
         return f"was measured with other settings: {', '.join(differing)}"
     return None
 
@@ -170,7 +171,9 @@ def _new_replicates(
         if present_homes:
             replicate = min(present_homes)
         else:
-            replicate = next(n for n in count(number % ELSEWHERE, ELSEWHERE) if n not in taken)
+            replicate = next(
+                n for n in count(number % MERGED_OFFSET, MERGED_OFFSET) if n not in taken
+            )
         taken.add(replicate)
         for attempt, home in homes.items():
             if home is None:
@@ -193,7 +196,7 @@ def _identity(record: Record) -> str:
         return record.files[STEPS].sha256
     kind, replicate = _split(record.cell.id)
     machine, began = map(record.provenance.get, ("machine", "started_at"))
-    return json.dumps([kind, replicate % ELSEWHERE, machine, began])
+    return json.dumps([kind, replicate % MERGED_OFFSET, machine, began])
 
 
 def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cell: str) -> None:
@@ -211,4 +214,4 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
         if Attempt(cell, number) != attempt:
             record = read_json(partial / RUN)
             record["cell"] |= {"id": cell, "replicate": _split(cell)[1], "attempt": number}
-            (partial / RUN).write_text(as_text(record), encoding="utf-8")
+            (partial / RUN).write_text(record_text(record), encoding="utf-8")

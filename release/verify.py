@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from analysis.files import one_line, printable, read_table
 from release import checks, manifest
-from release.manifest import MANIFEST, NOT_RUN, PLAN, RAW, RUNS, by_value, is_raw, never_ships
+from release.manifest import NOT_RUN, by_value, is_raw, never_ships
 from workflow.collocation.process_lifetime import end_with_parent
+from workflow.collocation.study.layout import MANIFEST, PLAN, RAW, RUNS
 
 PROCESSES = 2  # as many as a small machine has cores
 CLAIMS = "claims.md"  # the page of a study that is compared with the paper

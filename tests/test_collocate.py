@@ -14,7 +14,7 @@ from collocate import app, terminal
 from collocate.app import COMMANDS
 from tests.studio import REPOSITORY
 from workflow.collocation.study import schemas
-from workflow.collocation.study.load import read_values
+from workflow.collocation.study.load import read_config_values
 
 ODD = [
     *("a b", " lead", "trail ", "tab\there", "two\nlines", "\r", "'", '"', "it's", 'say "x"'),
@@ -115,7 +115,7 @@ def test_no_value_of_a_study_is_read_by_a_shell(run, snakemake, command, option)
         pairs = words[words.index("--config") + 1 :]
         pairs = pairs[: pairs.index("--")] if "--" in pairs else pairs
         assert all("=" in pair for pair in pairs)
-        read_values(pairs)
+        read_config_values(pairs)
 
 
 @pytest.mark.parametrize("value", ODD)
@@ -195,7 +195,7 @@ def test_schemas_are_those_of_the_models_and_hold_for_the_files_that_ship():
     config = REPOSITORY / "config"
     files = {"config": [config / "config.yaml"], "workloads": [config / "workloads.yaml"]}
     files["study"] = sorted((config / "studies").glob("*.yaml"))
-    for path, content in schemas.schemas():
+    for path, content in schemas.json_schemas():
         assert path.read_text("utf-8") == content, "collocate step schemas"
         for file in files[path.name.partition(".")[0]]:
             jsonschema.validate(yaml.safe_load(file.read_text("utf-8")), json.loads(content))

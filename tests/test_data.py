@@ -18,10 +18,9 @@ from PIL import Image
 from models.data import images as images_module
 from models.data import open_dataset, prepare, readers
 from models.data.__main__ import main
-from models.data.base import FORMAT_VERSION, DataError
+from models.data.base import DataError
 from models.data.criteo import TABLE_ROWS
 from models.data.images import fit, margin
-from workflow.collocation.plan.datasets import DATA_FORMAT
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SMALL = {"cifar10": 200, "imagenet64": 96, "imagenet": 64, "criteo": 900}
@@ -320,10 +319,6 @@ def test_a_half_made_or_old_folder_is_made_again(tmp_path):
             open_dataset("cifar10", made.folder)
         make(tmp_path, "cifar10", **few)
         assert digest(made.folder) == whole
-
-
-def test_a_study_asks_again_for_data_of_an_older_format():
-    assert DATA_FORMAT == FORMAT_VERSION
 
 
 def test_two_prepares_at_once(tmp_path):

@@ -45,7 +45,7 @@ def area(radius, /, *, unit=None):
 )
 def test_code_matters_and_words_and_formatting_do_not(old, new, matters):
     assert old in SOURCE
-    changed = digest.without_words(SOURCE.replace(old, new)) != digest.without_words(SOURCE)
+    changed = digest.without_comments(SOURCE.replace(old, new)) != digest.without_comments(SOURCE)
     assert changed is matters
 
 
@@ -57,7 +57,7 @@ def test_what_trains_or_measures_enters_the_digest_and_nothing_else_does(tmp_pat
         for name in names:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-        return digest.code(tmp_path)
+        return digest.code_digest(tmp_path)
 
     first = write("steps = 1\n", *matters, *beside)
     assert len(first) == 16
@@ -73,13 +73,13 @@ def test_the_digest_of_a_users_own_model(tmp_path, monkeypatch):
     file, script = tmp_path / "mine" / "nets.py", tmp_path / "old.py"
     script.write_text("print 'of Python 2'")
     file.write_text("def net(num_classes):\n    return num_classes\n")
-    before = digest.own_digest(["mine.nets:net"])
+    before = digest.user_code_digest(["mine.nets:net"])
     file.write_text("def net(num_classes):\n    # the same\n    return num_classes\n")
-    assert before and digest.own_digest(["mine.nets:net"]) == before
-    assert digest.own_digest(["mine.nets:net"], [script]) != before
+    assert before and digest.user_code_digest(["mine.nets:net"]) == before
+    assert digest.user_code_digest(["mine.nets:net"], [script]) != before
     file.write_text("def net(num_classes):\n    return 2 * num_classes\n")
-    assert digest.own_digest(["mine.nets:net"]) != before
-    assert digest.own_digest(["resnet26", "no.such:net"]) is None
+    assert digest.user_code_digest(["mine.nets:net"]) != before
+    assert digest.user_code_digest(["resnet26", "no.such:net"]) is None
 
 
 # -- provenance -----------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ def test_a_machine_keeps_its_alias(tmp_path, monkeypatch):
 
 def test_provenance_tells_no_names_or_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    found = provenance.collect("580.1", "d1", "s1")
+    found = provenance.collect_provenance("580.1", "d1", "s1")
     assert found.keys() == {"digest", "versions", "commit", "started_at", "session", "machine"}
     assert (found["digest"], found["session"]) == ("d1", "s1")
     assert found["versions"]["driver"] == "580.1"
-    assert str(provenance.ROOT) not in str(found) + str(provenance.host(1, None))
+    assert str(provenance.ROOT) not in str(found) + str(provenance.describe_host(1, None))
 
 
 def test_an_unpacked_folder_has_no_commit_of_a_repository_around_it(tmp_path, monkeypatch):
@@ -128,6 +128,6 @@ def test_an_unpacked_folder_has_no_commit_of_a_repository_around_it(tmp_path, mo
     for command in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    assert provenance.collect(None, "d")["commit"]
+    assert provenance.collect_provenance(None, "d")["commit"]
     monkeypatch.setattr(provenance, "ROOT", inner)
-    assert provenance.collect(None, "d")["commit"] is None
+    assert provenance.collect_provenance(None, "d")["commit"] is None

@@ -21,7 +21,7 @@ from analysis.report import explain
 from paper.gract_lines import READ
 from tests.handmade import frame, number, simulated, written
 from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
-from workflow.collocation.record.values import SERVED
+from workflow.collocation.record.values import REQUEST_METRICS
 from workflow.collocation.study.names import parse_scenario
 
 THIN, WIDE = Job("thin_b32", 3000, 0.2), Job("wide_b32", 700, 0.97, BUSY_GAINS, memory=9.0)
@@ -66,7 +66,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     # are made later.
     lines = {name + AT_GRACT for name in READ}
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
-    served = {*SERVED, "tpot_over_alone", "e2el_over_alone"}
+    served = {*REQUEST_METRICS, "tpot_over_alone", "e2el_over_alone"}
     made = {"claim", "epoch_time", *rewritten, "aa", "stp_predicted", *lines, *served}
     made |= {"cpu_per_sample", *FED}  # of studies whose jobs share a loader
     assert missing == made

@@ -18,7 +18,7 @@ from release import manifest
 from tests.studio import REPOSITORY, Studio, study, workload
 from tests.test_command import merged
 from workflow.collocation.gpu.lock import device_lock, folder_lock
-from workflow.collocation.plan.attempts import scan
+from workflow.collocation.plan.attempts import scan_attempts
 from workflow.collocation.record import run_json
 from workflow.collocation.run.task import Task
 from workflow.collocation.study.errors import ConfigError
@@ -212,7 +212,7 @@ def device_locked(path: Path) -> None:
 
 
 def planned(path: Path) -> None:
-    scan(path.parents[5])
+    scan_attempts(path.parents[5])
 
 
 READERS = {
@@ -220,7 +220,7 @@ READERS = {
     "YAML": ("x.yaml", read_yaml),
     "JSON": ("advice.json", read_json),
     "table": ("steps.parquet", files.read_table),
-    "record": ("run.json", run_json.read),
+    "record": ("run.json", run_json.read_record),
     "plan": ("cells/1x_a/i/naive/r1/a1/run.json", planned),
     "job": ("job.json", Task.read),
     "list": ("runs.txt", lambda path: read_study("drill", path)),

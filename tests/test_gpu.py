@@ -13,7 +13,7 @@ from tests.studio import alone, study, workload
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia, nvml_subprocess
 from workflow.collocation.gpu.nvml_subprocess import DriverError, DriverSilent
-from workflow.collocation.record.run_json import Gpu
+from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.study.errors import ConfigError
 
 UUIDS = ["GPU-aaaa-0000", "GPU-aaaa-1111", "GPU-bbbb-2222"]
@@ -99,7 +99,7 @@ def test_what_is_known_of_a_device(nvml):
     device, memory = first(), 80 * 2**30
     assert device == gpu.Device(UUIDS[0], "Card 0", 0, memory, "580.1", (9, 0), None, 132)
     told = {"uuid": UUIDS[0], "name": "Card 0", "memory_bytes": memory, "driver": "580.1"}
-    assert Gpu.model_validate(device, from_attributes=True) == Gpu(**told, sm_count=132)
+    assert GpuRecord.model_validate(device, from_attributes=True) == GpuRecord(**told, sm_count=132)
     assert device.processes() == {"compute": [3, 9], "mps": []}
     assert (device.memory_free(), nvidia.mig_enabled(device)) == (79 * 2**30, True)
 

@@ -10,11 +10,11 @@ from tests.test_pending import attempt, by_id, possible
 from tests.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
 from workflow.collocation import ROOT
 from workflow.collocation.plan import pending
-from workflow.collocation.plan.attempts import scan
+from workflow.collocation.plan.attempts import scan_attempts
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.study.cell import CellSpec, changes, digest
+from workflow.collocation.study.cell import CellSpec, changed_settings, spec_digest
 from workflow.collocation.study.definition import Measure
-from workflow.collocation.study.grid import elsewhere, expand
+from workflow.collocation.study.grid import expand, merged_cells
 from workflow.collocation.study.workloads import CommandWorkload, OwnWorkload
 
 LADDER = {"workloads": [SMALL], "counts": {1: ["naive"], 2: ["naive", "mps"]}}
@@ -32,8 +32,9 @@ def finished(cells) -> dict:
 def to_measure(before, after, workloads=WORKLOADS) -> dict[str, str]:
     """What cells have to be measured after others were: cell → why."""
     cells = after if isinstance(after, list) else expand(after, workloads)
-    jobs = pending.jobs(cells, finished(expand(before, WORKLOADS)), "GPU-a", possible)
-    return {job.cell.id: job.why for job in jobs}
+    devices = {cell.replicate: "GPU-a" for cell in cells}
+    jobs = pending.pending_cells(cells, finished(expand(before, WORKLOADS)), devices, possible)
+    return {job.cell.id: job.reason for job in jobs}
 
 
 @pytest.mark.parametrize(
@@ -83,17 +84,17 @@ def test_a_spec_holds_the_settings_of_each_members_kind():
     assert command.items() >= {"run": RUN, "unit": "tokens"}.items()
     assert "classes" not in command
     read = CellSpec.model_validate_json(spec.model_dump_json())
-    assert read == spec and read.digest == spec.digest == digest(flat)
+    assert read == spec and read.digest == spec.digest == spec_digest(flat)
     assert [type(member.job) for member in read.members] == [type(job) for job in (script, *others)]
     for key in ("steps", "sync", "warmup_steps"):  # at their defaults, as in older records
         del command[key]
     del flat["measure"]["autotune"], flat["implementation"]["compile"], flat["version"]
-    assert digest(flat) == spec.digest
+    assert spec_digest(flat) == spec.digest
     command["classes"] = 1000  # which is a default of images
-    assert digest(flat) != spec.digest
+    assert spec_digest(flat) != spec.digest
 
     later = script.model_copy(update={"steps": "loss", "run": ["python", "b.py"]})
-    said = changes(spec.to_json(), spec_of(later, *others).to_json())
+    said = changed_settings(spec.to_json(), spec_of(later, *others).to_json())
     assert said == ['run ["python", "train.py", "3"] → ["python", "b.py"]', "steps auto → loss"]
 
 
@@ -127,16 +128,17 @@ def test_the_plan_names_the_settings(changed, of_the_workload, said):
 
 def test_no_measured_cell_of_the_shipped_study_is_measured_again():
     folder = ROOT / "results" / "ladder"
-    attempts, cells = scan(folder / "cells"), expand(STUDIES["ladder"], WORKLOADS)
-    cells += elsewhere(cells, attempts)
-    counted = pending.finished(cells, attempts, sealed=True)
+    attempts, cells = scan_attempts(folder / "cells"), expand(STUDIES["ladder"], WORKLOADS)
+    cells += merged_cells(cells, attempts)
+    counted = pending.counted_attempts(cells, attempts, sealed=True)
     listed = (ROOT / attempt for attempt in (folder / "runs.txt").read_text().splitlines())
     assert sorted(attempt.path for attempt in counted) == sorted(listed)
     planned = {cell.id: cell for cell in cells}
     assert len(attempts) > 100 and attempts.keys() <= planned.keys()
     for cell_id, found in attempts.items():
-        assert pending.same(planned[cell_id], attempts) == found
-        assert not changes(found[-1].record.spec, planned[cell_id].spec.to_json())
+        assert pending.attempts_at(planned[cell_id], attempts) == found
+        assert not changed_settings(found[-1].record.spec, planned[cell_id].spec.to_json())
     device = next(a.device for found in attempts.values() for a in found if a.status in MEASURED)
-    waiting = pending.jobs(cells, attempts, device, possible, stale=lambda attempt: False)
-    assert not [job for job in waiting if "settings" in job.why]
+    devices = {cell.replicate: device for cell in cells}
+    waiting = pending.pending_cells(cells, attempts, devices, possible)
+    assert not [job for job in waiting if "settings" in job.reason]

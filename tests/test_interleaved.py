@@ -20,7 +20,7 @@ import pytest
 from tests.lies import lies
 from tests.studio import Running, Studio, study, until, workload
 from tests.test_faults import Batch, Machine, RealMachine, real_gpu
-from workflow.collocation.plan.duration import Estimates
+from workflow.collocation.plan.duration import DurationEstimates
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.interleaved import Interleaved
 from workflow.collocation.study.definition import Study
@@ -49,7 +49,7 @@ def planned(
         content["ladders"] = [{"workloads": [of], "counts": {count: list(conditions)}}]
     checked = Study.model_validate(study(**content | extra))
     known = {name: VisionWorkload(**entry) for name, entry in WORKLOADS.items()}
-    return expand(checked, known, full=full)
+    return expand(checked, known, out_of_memory=full)
 
 
 def members(cell: Cell) -> list[tuple[int, str]]:
@@ -67,7 +67,8 @@ def test_all_conditions_are_one_cell_that_needs_no_other():
     told = cell.spec.to_json()["measure"]
     assert told.items() >= TURNS.items()
     assert not {"window_s", "min_steps", "settle_s", "epochs"} & told.keys()
-    assert Estimates({}).of(cell) == pytest.approx(9 + 7 * (3.5 + 4) + 3 * 4 * 0.15)
+    seconds = DurationEstimates({}).cell_seconds(cell)
+    assert seconds == pytest.approx(9 + 7 * (3.5 + 4) + 3 * 4 * 0.15)
     [mix] = planned(conditions=["alone", "naive"], of={"a": 2, "b": 1})  # alone: each workload
     assert mix.scenario == "2x_a+1x_b--interleaved"
     assert members(mix) == [(0, "a"), (1, "b"), (2, "a"), (2, "a"), (2, "b")]
@@ -79,7 +80,8 @@ def test_all_conditions_are_one_cell_that_needs_no_other():
 def test_smaller_sets_are_the_first_members_of_the_largest():
     [cell] = planned(4, ["alone", "2xnaive", "4xnaive", "4xmps", "2xmps"])
     assert cell.id == "4x_a--interleaved/paper_step/alone-2xnaive-4xnaive-4xmps-2xmps/r1"
-    assert Estimates({}).of(cell) == pytest.approx(9 + 9 * (3.5 + 4) + 5 * 4 * 0.15)
+    seconds = DurationEstimates({}).cell_seconds(cell)
+    assert seconds == pytest.approx(9 + 9 * (3.5 + 4) + 5 * 4 * 0.15)
     assert members(cell) == [(0, "a"), *[(2, "a")] * 4, *[(3, "a")] * 4]
     sets = conditions_of(cell.scenario, cell.method)
     assert {name: (its.scenario, its.method) for name, its in sets.items()} == {

@@ -92,7 +92,7 @@ def test_its_jobs_alone_have_it_too_and_without_the_package_nothing_runs(monkeyp
 def test_distinct_samples_are_those_of_the_steps_in_the_window(samples, expected):
     arrays = {"end_ns": np.array([5, 10, 19, 20]), "samples": np.array(samples)}
     window = Window(name="window", start_ns=10, end_ns=20, seconds=1e-8)
-    assert step_times.distinct(window, arrays) == expected
+    assert step_times.distinct_samples(window, arrays) == expected
 
 
 def test_a_loader_has_the_workers_and_cores_of_all_and_is_no_member():

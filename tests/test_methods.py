@@ -41,8 +41,8 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path,
     with pytest.raises(ValueError, match="'in_turn' is not allowed"):
         planned(2)
     monkeypatch.setitem(methods.METHODS, "in_turn", InTurn)
-    bounds = planned_methods.Bounds(least=2, most=3)
-    monkeypatch.setitem(planned_methods.METHODS, "in_turn", bounds)
+    bounds = planned_methods.MethodBounds(min_members=2, max_members=3)
+    monkeypatch.setitem(planned_methods.METHOD_BOUNDS, "in_turn", bounds)
     cell = planned(2)
     assert methods.refusal(cell.spec, None) is None
     for count in (1, 4):
@@ -58,7 +58,7 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path,
 
 
 def test_every_method_that_a_study_may_name_has_a_class():
-    for name in planned_methods.METHODS:
+    for name in planned_methods.METHOD_BOUNDS:
         assert name.startswith(methods.method_class(name).family)
 
 

@@ -25,9 +25,9 @@ from models.jobs.vision import VisionJob  # noqa: E402
 from models.protocol import Channel  # noqa: E402
 from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages, member_spec  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
-from workflow.collocation.plan.jobs import unknown  # noqa: E402
+from workflow.collocation.plan.jobs import unknown_names  # noqa: E402
 from workflow.collocation.study.load import load_workloads  # noqa: E402
-from workflow.collocation.study.workloads import Trained  # noqa: E402
+from workflow.collocation.study.workloads import TrainedWorkload  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = {"built": b"autotune\n", "autotuned": b"warm\n", "warm": b"go\n"}
@@ -36,9 +36,9 @@ ANSWERS = {"built": b"autotune\n", "autotuned": b"warm\n", "warm": b"go\n"}
 def test_the_models_of_the_catalogue_are_there():
     """What `make study` asks before it runs anything."""
     catalogue = load_workloads(ROOT / "config" / "workloads.yaml")
-    trained = {n: job for n, job in catalogue.items() if isinstance(job, Trained)}
+    trained = {n: job for n, job in catalogue.items() if isinstance(job, TrainedWorkload)}
     assert {job.kind for job in trained.values()} == {"vision", "dlrm", "lm", "asr"}
-    wrong = {name: unknown(job) for name, job in trained.items()}
+    wrong = {name: unknown_names(job) for name, job in trained.items()}
     assert not any(wrong.values()), wrong
 
 

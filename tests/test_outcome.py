@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from workflow.collocation.record.run_json import Member
+from workflow.collocation.record.run_json import MemberRecord
 from workflow.collocation.run.outcome import TrackedMember, cell_status, verified
 from workflow.collocation.sharing.evidence import Report
 
@@ -103,7 +103,7 @@ def test_what_stands_in_the_record():
     known |= {"cores": [0, 1], "threads": 2, "parameters": 12} | FACTS
     known |= {"build_s": {"model": 0.5, "autotune": 0.25}}
     known |= {"memory_peak_allocated": 77, "data_wait_share": 0.25}
-    assert tracked.record() == Member(**known)
+    assert tracked.record() == MemberRecord(**known)
     record = member(exited(None, 9)).record()  # of one that never said anything
     assert (record.status, record.phase, record.signal) == ("killed", "build", 9)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.test_plan import SMALL, WORKLOADS, A, C, small_study
 from workflow.collocation.plan import pending
-from workflow.collocation.plan.attempts import Attempt
-from workflow.collocation.plan.duration import Estimates
-from workflow.collocation.plan.pending import within
-from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS, Gpu, Record
+from workflow.collocation.plan.attempts import CellAttempt
+from workflow.collocation.plan.duration import DurationEstimates
+from workflow.collocation.plan.pending import split_by_budget
+from workflow.collocation.record.run_json import FAULTS, MEASURED, RESULTS, GpuRecord, Record
 from workflow.collocation.study.grid import Cell, expand
 
 # -- a world of cells, attempts and devices --------------------------------------------------------
@@ -26,17 +26,17 @@ BY_ID = {cell.id: cell for cell in CELLS}
 READ = {cell.id: json.loads(json.dumps(cell.spec.to_json())) for cell in CELLS}  # as from a file
 
 
-def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=None) -> Attempt:
+def attempt(cell: Cell, number: int, status: str, device: str = "GPU-a", spec=None) -> CellAttempt:
     record = Record.model_construct(
         status=status,
         spec=spec or READ[cell.id],
-        gpu=None if device == CPU else Gpu.model_construct(uuid=device),
+        gpu=None if device == CPU else GpuRecord.model_construct(uuid=device),
         timing={"total_s": 10.0, "lock_wait_s": 1.0},
         reason="as it is",
         provenance={"machine": "m"},
     )
     path = Path(cell.id, f"a{number}", "run.json")
-    return Attempt(cell.id, number, path, None if status == "corrupt" else record)
+    return CellAttempt(cell.id, number, path, None if status == "corrupt" else record)
 
 
 def possible(cell: Cell) -> str | None:
@@ -47,8 +47,8 @@ def no_mig(cell: Cell) -> str | None:
     return "no MIG here" if cell.method.startswith("mig") else None
 
 
-def by_id(found: list[Attempt]) -> dict[str, list[Attempt]]:
-    attempts: dict[str, list[Attempt]] = {}
+def by_id(found: list[CellAttempt]) -> dict[str, list[CellAttempt]]:
+    attempts: dict[str, list[CellAttempt]] = {}
     for entry in sorted(found, key=lambda a: a.number):
         attempts.setdefault(entry.cell, []).append(entry)
     return attempts
@@ -58,11 +58,12 @@ def by_id(found: list[Attempt]) -> dict[str, list[Attempt]]:
 class World:
     """What has been measured so far, and a way to go on."""
 
-    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
+    attempts: dict[str, list[CellAttempt]] = field(default_factory=dict)
 
     def pending(self, device="GPU-a", refusal=possible, **options):
         options.setdefault("on_gpu", device != CPU)
-        return pending.jobs(CELLS, self.attempts, device, refusal, **options)
+        devices = device if isinstance(device, dict) else dict.fromkeys(range(1, 10), device)
+        return pending.pending_cells(CELLS, self.attempts, devices, refusal, **options)
 
     def run(self, device="GPU-a", refusal=possible, status="completed", only=None, **options):
         """Run all that is pending; cells that cannot run become 'unsupported'."""
@@ -75,7 +76,7 @@ class World:
         return jobs
 
     def why(self, device="GPU-a", refusal=possible, **options) -> dict[str, str]:
-        return {job.cell.id: job.why for job in self.pending(device, refusal, **options)}
+        return {job.cell.id: job.reason for job in self.pending(device, refusal, **options)}
 
 
 STATUSES = [*RESULTS, *FAULTS, "postponed", "corrupt", "changed"]
@@ -99,13 +100,13 @@ refusals = st.sampled_from([possible, no_mig])
 devices = st.sampled_from(DEVICES)
 
 
-def tried_on(cell: Cell, world: World, device: str) -> list[Attempt]:
+def tried_on(cell: Cell, world: World, device: str) -> list[CellAttempt]:
     """Of a cell, those on a GPU if the device is one, else those on a CPU."""
-    same = pending.same(cell, world.attempts)
+    same = pending.attempts_at(cell, world.attempts)
     return [a for a in same if (a.device == CPU) == (device == CPU)]
 
 
-def last_result(cell: Cell, world: World, device: str) -> Attempt | None:
+def last_result(cell: Cell, world: World, device: str) -> CellAttempt | None:
     found = [a for a in tried_on(cell, world, device) if a.status in RESULTS]
     return found[-1] if found else None
 
@@ -113,8 +114,8 @@ def last_result(cell: Cell, world: World, device: str) -> Attempt | None:
 @given(worlds(), st.data())
 def test_on_a_cluster_any_gpu_a_replicate_gets_will_do_and_a_study_ends(world, data):
     """Each run of a replicate has a GPU that nobody knew before, and each cell any end."""
-    refused = lambda cell: pending.refused(tried_on(cell, world, "GPU"))  # noqa: E731
-    places = {replicate: pending.unknown(replicate) for replicate in (1, 2)}
+    refused = lambda cell: pending.refusal_reason(tried_on(cell, world, "GPU"))  # noqa: E731
+    places = {replicate: pending.unknown_device(replicate) for replicate in (1, 2)}
     for _ in range(12):
         jobs = world.pending(places, refused)
         if not jobs:
@@ -153,7 +154,7 @@ def test_a_cell_is_pending_without_an_answer_or_as_a_baseline_elsewhere(world, d
         taken = [a.number for a in world.attempts[job.cell.id]]
         assert job.cell == CELLS[job.rank] and job.estimate_s > 0
         assert job.path == f"{job.cell.id}/a{max(taken, default=0) + 1}"
-    reasons = {job.cell.id: job.why for job in jobs}
+    reasons = {job.cell.id: job.reason for job in jobs}
     for cell in CELLS:
         last, why = last_result(cell, world, device), reasons.get(cell.id)
         if last is None:
@@ -183,11 +184,11 @@ def test_what_completed_leaves_nothing_pending_and_has_its_baselines_there(world
 @given(worlds(), devices, refusals, st.integers(1, 4))
 def test_what_always_fails_is_tried_a_few_times_and_then_listed(world, device, refusal, most):
     for _ in range(most):
-        world.run(device, refusal, status="failed", most=most)
-    assert world.pending(device, refusal, most=most) == []
-    listed = {cell.id for cell, _, _ in pending.exhausted(CELLS, world.attempts)}
+        world.run(device, refusal, status="failed", max_attempts=most)
+    assert world.pending(device, refusal, max_attempts=most) == []
+    listed = {cell.id for cell, _, _ in pending.cells_without_result(CELLS, world.attempts)}
     for cell in CELLS:
-        ended = [a for a in pending.same(cell, world.attempts) if a.status != "postponed"]
+        ended = [a for a in pending.attempts_at(cell, world.attempts) if a.status != "postponed"]
         assert (cell.id in listed) == (ended[-1].status in FAULTS)
 
 
@@ -196,7 +197,7 @@ def test_a_budget_takes_the_first_jobs_that_fit_with_their_baselines(
     world, device, refusal, budget
 ):
     jobs = world.pending(device, refusal)
-    now, later = within(jobs, budget)
+    now, later = split_by_budget(jobs, budget)
     assert sorted([*now, *later], key=lambda job: job.rank) == jobs
     first = jobs[0].cell.needs | {jobs[0].cell.id} if jobs else set()
     chosen = {job.cell.id for job in now}
@@ -208,7 +209,7 @@ def test_a_budget_takes_the_first_jobs_that_fit_with_their_baselines(
         next_one = later[0].cell.needs | {later[0].cell.id}
         bundle = [job for job in later if job.cell.id in next_one]
         assert sum(job.estimate_s for job in [*now, *bundle]) > budget
-    assert within(jobs, None) == (jobs, [])
+    assert split_by_budget(jobs, None) == (jobs, [])
 
 
 # -- what a person would tell ----------------------------------------------------------------------
@@ -240,8 +241,11 @@ def test_what_goes_wrong_when_tried_is_tried_three_times_or_as_often_as_is_asked
     assert [job.attempt for job in world.pending()] == [3]
     world.attempts[MIG.id] = tried
     assert world.pending() == []
-    assert [job.attempt for job in world.pending(most=4)] == [4]
-    listed = [(cell, last.number, n) for cell, last, n in pending.exhausted(CELLS, world.attempts)]
+    assert [job.attempt for job in world.pending(max_attempts=4)] == [4]
+    listed = [
+        (cell, last.number, n)
+        for cell, last, n in pending.cells_without_result(CELLS, world.attempts)
+    ]
     assert listed == ([(MIG, 3, 3)] if status == "failed" else [])
 
 
@@ -286,21 +290,21 @@ def test_what_a_cpu_did_never_stands_for_a_gpu_nor_the_other_way_round(there, he
     for _ in range(3):
         world.run(there, status=status)
     first, *_ = jobs = world.pending(here)
-    assert len(jobs) == len(CELLS) and first.why == "not measured yet"
+    assert len(jobs) == len(CELLS) and first.reason == "not measured yet"
     assert first.attempt == len(world.attempts[first.cell.id]) + 1
 
 
 def test_stale_results_are_measured_again_on_request(world):
     old = {THREE.id: 1}
 
-    def stale(entry: Attempt) -> bool:
+    def stale(entry: CellAttempt) -> bool:
         return entry.number <= old.get(entry.cell, 0)
 
-    assert world.why(stale=stale) == {THREE.id: "measured with another trainer or version"}
+    assert world.why(is_stale=stale) == {THREE.id: "measured with another trainer or version"}
     world.attempts[THREE.id] = [attempt(THREE, n, "failed") for n in (1, 2, 3)]
     old[THREE.id] = 3  # they failed with other code: that does not count
-    assert [job.attempt for job in world.run(stale=stale)] == [4]
-    assert world.pending(stale=stale) == []
+    assert [job.attempt for job in world.run(is_stale=stale)] == [4]
+    assert world.pending(is_stale=stale) == []
 
 
 def test_analysis_reads_every_attempt_at_todays_cells_and_of_a_sealed_study_at_any():
@@ -309,8 +313,8 @@ def test_analysis_reads_every_attempt_at_todays_cells_and_of_a_sealed_study_at_a
     tried = {THREE.id: [attempt(THREE, 1, "completed"), old, *(attempt(THREE, *m) for m in more)]}
     gone = replace(THREE, scenario="gone")
     tried[gone.id] = [attempt(gone, 1, "completed", spec=READ[THREE.id])]
-    assert [a.number for a in pending.finished([THREE], tried)] == [1, 3]
-    found = pending.finished([THREE], tried, sealed=True)
+    assert [a.number for a in pending.counted_attempts([THREE], tried)] == [1, 3]
+    found = pending.counted_attempts([THREE], tried, sealed=True)
     expected = [(THREE.id, 1), (THREE.id, 2), (THREE.id, 3), (gone.id, 1)]
     assert [(a.cell, a.number) for a in found] == expected
 
@@ -320,7 +324,7 @@ def test_analysis_reads_every_attempt_at_todays_cells_and_of_a_sealed_study_at_a
 TWIN = cell_of(f"3x_{SMALL}", "mps", 2)
 
 
-def took(cell: Cell, *seconds: float, waited: float = 0.0) -> dict[str, list[Attempt]]:
+def took(cell: Cell, *seconds: float, waited: float = 0.0) -> dict[str, list[CellAttempt]]:
     """Attempts that took so long from start to end."""
     made = [attempt(cell, number, "completed") for number, _ in enumerate(seconds, 1)]
     for each, total in zip(made, seconds, strict=True):
@@ -331,9 +335,10 @@ def took(cell: Cell, *seconds: float, waited: float = 0.0) -> dict[str, list[Att
 def test_estimates_are_what_other_replicates_took():
     found = took(TWIN, 100.0, 61.0, 20.0, waited=1.0)
     found[TWIN.id] += [attempt(TWIN, 4, "failed"), attempt(TWIN, 5, "corrupt")]
-    assert Estimates(found).of(THREE) == 60.0  # the median, less the waiting
+    assert DurationEstimates(found).cell_seconds(THREE) == 60.0  # the median, less the waiting
     unlike = cell_of(f"3x_{SMALL}", "naive")
-    assert Estimates(found).of(unlike) == Estimates({}).of(unlike)
+    guessed = DurationEstimates({}).cell_seconds(unlike)
+    assert DurationEstimates(found).cell_seconds(unlike) == guessed
 
 
 def windowed(measure: dict, *counts: int) -> list[Cell]:
@@ -346,15 +351,16 @@ def test_a_longer_window_takes_as_much_longer_and_what_is_unknown_by_a_rule_of_t
     [short], [long] = windowed({"window_s": 10}, 2), windowed({"window_s": 60}, 2)
     [twice] = windowed({"window_s": 10, "kind": "departure"}, 2)
     measured = attempt(short, 1, "completed", spec=short.spec.to_json())
-    for estimates in (Estimates({}), Estimates({short.id: [measured]})):
-        assert estimates.of(long) == estimates.of(short) + 50
-    assert Estimates({}).of(twice) == Estimates({}).of(short) + 10
+    for estimates in (DurationEstimates({}), DurationEstimates({short.id: [measured]})):
+        assert estimates.cell_seconds(long) == estimates.cell_seconds(short) + 50
+    guess = DurationEstimates({}).cell_seconds
+    assert guess(twice) == guess(short) + 10
     [at_once] = windowed({"window_s": 10, "autotune": "concurrent"}, 2)
-    assert Estimates({}).of(at_once) == 9 + 2 * 3.5 + 3 + 10 + 1  # warm-up, window, settling
-    assert Estimates({}).of(short) == Estimates({}).of(at_once) + 2 * 4  # one after the other
+    assert guess(at_once) == 9 + 2 * 3.5 + 3 + 10 + 1  # warm-up, window, settling
+    assert guess(short) == guess(at_once) + 2 * 4  # one after the other
     two, seven = windowed({}, 2, 7)
-    assert 10 < Estimates({}).of(two) < Estimates({}).of(seven)
-    assert Estimates({}, on_gpu=False).of(two) < Estimates({}).of(two)
+    assert 10 < guess(two) < guess(seven)
+    assert DurationEstimates({}, on_gpu=False).cell_seconds(two) < guess(two)
 
 
 # -- several devices -------------------------------------------------------------------------------
@@ -372,16 +378,16 @@ def turns(tier: int = 1, slices: int = 10, names=(SMALL, A), **more) -> dict:
 def dealt(cells, budget=None, attempts=None, most=4, devices=GPUS, refusal=None, place=None):
     """The jobs to run now and later, each with its device."""
     attempts, refusal = attempts or {}, refusal or (lambda cell, device: None)
-    place = place or pending.places(cells, attempts, devices, most)
+    place = place or pending.choose_devices(cells, attempts, devices, most)
     own = lambda cell: refusal(cell, place[cell.replicate])  # noqa: E731
-    jobs = pending.jobs(cells, attempts, place, own)
-    return pending.within(jobs, budget, devices, most, refusal)
+    jobs = pending.pending_cells(cells, attempts, place, own)
+    return pending.split_by_budget(jobs, budget, devices, most, refusal)
 
 
 def loads(jobs) -> dict[str, float]:
     spent: dict[str, float] = {}
     for job in jobs:
-        job.spend(spent)
+        job.add_to(spent)
     return spent
 
 
@@ -402,7 +408,7 @@ def test_cells_that_need_no_other_are_dealt_out_one_by_one(cells, most):
     """In order; so the GPUs end within the longest cell of each other, whoever has the replicate.
     Those that need others stay together.
     """
-    place = pending.places(cells, {}, GPUS, most)
+    place = pending.choose_devices(cells, {}, GPUS, most)
     now, later = dealt(cells, most=most)
     assert [job.cell for job in now] == cells and not later
     assert all(job.device == place[job.cell.replicate] for job in now if job.cell.needs)
@@ -413,7 +419,7 @@ def test_cells_that_need_no_other_are_dealt_out_one_by_one(cells, most):
             assert max(spent) - min(spent) <= max(job.estimate_s for job in now[:end])
 
 
-def measured(cells: list[Cell], device: str) -> dict[str, list[Attempt]]:
+def measured(cells: list[Cell], device: str) -> dict[str, list[CellAttempt]]:
     return {c.id: [attempt(c, 1, "completed", device, spec=c.spec.to_json())] for c in cells}
 
 
@@ -446,7 +452,7 @@ def test_what_is_measured_is_measured_nowhere_again_and_the_rest_is_dealt_out_an
     assert [job.cell for job in now] == ONE_PASS[7:] and len(loads(now)) == 4
 
 
-@pytest.mark.parametrize("place", [pending.unknown(1), "cpu:host"])
+@pytest.mark.parametrize("place", [pending.unknown_device(1), "cpu:host"])
 def test_a_cluster_and_a_cpu_have_one_device_for_a_replicate(place):
     now, later = dealt(ONE_PASS, devices=[place], most=1, place={1: place})
     assert {job.device for job in now} == {place} and not later

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.collocation.study.cell import CellSpec, digest
-from workflow.collocation.study.definition import CONFIG, KINDS, Study
+from workflow.collocation.study.cell import CellSpec, spec_digest
+from workflow.collocation.study.definition import CONFIG, MEASURE_KINDS, Study
 from workflow.collocation.study.grid import Cell, expand
 from workflow.collocation.study.load import ConfigError, load_study, load_workloads
 
@@ -193,7 +193,7 @@ def test_smoke_has_each_family_status_and_measure():
     assert {member.job.dataset for member in members} == {
         *("digits", "imagenet64", "imagenet", "criteo", "sources", "speech", None)
     }
-    assert {cell.spec.measure.kind for cell in cells} == set(KINDS)
+    assert {cell.spec.measure.kind for cell in cells} == set(MEASURE_KINDS)
     assert {cell.n for cell in cells} == {1, 2, 3}
     assert {cell.method for cell in cells} >= {"naive", "mps", "mig"}
     assert any(getattr(member.job, "memory_limit_mb", None) for member in members)
@@ -218,7 +218,7 @@ def test_ids_are_unique_and_baselines_their_own_and_specs_survive_json(name):
     for spec in {(c.scenario, c.implementation, c.method): c.spec for c in cells.values()}.values():
         flat = json.loads(json.dumps(spec.to_json(), allow_nan=False))
         again = CellSpec.model_validate_json(spec.model_dump_json())
-        assert again == spec and again.digest == spec.digest == digest(flat)
+        assert again == spec and again.digest == spec.digest == spec_digest(flat)
 
 
 # -- expand: laws ---------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow.collocation.plan.attempts import scan
-from workflow.collocation.record.run_json import NoRecord, Record, read, write
+from workflow.collocation.plan.attempts import scan_attempts
+from workflow.collocation.record.run_json import NoRecord, Record, read_record, write_record
 
 CELL = "2x_a/paper_step/naive/r1"
 
@@ -34,7 +34,7 @@ def put(tmp_path):
     def put(cell=CELL, attempt=1, **changes) -> Path:
         path = tmp_path / cell / f"a{attempt}" / "run.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, make(cell, attempt, **changes))
+        write_record(path, make(cell, attempt, **changes))
         return path
 
     return put
@@ -56,18 +56,18 @@ def test_a_crash_while_writing_leaves_no_record_or_the_earlier_one(
 
     monkeypatch.setattr(os if fails == "fsync" else Path, fails, crash)
     with pytest.raises(OSError, match="No space"):
-        write(path, make())
+        write_record(path, make())
     assert (path.read_text() if path.exists() else None) == before
-    assert len([*path.parent.iterdir()]) == len(scan(tmp_path)) == earlier
+    assert len([*path.parent.iterdir()]) == len(scan_attempts(tmp_path)) == earlier
 
 
 def test_numbers_that_are_none_become_null(put):
     evidence = {"list": [1.5, math.inf], "pair": (-math.inf, {"deep": math.nan})}
     method = {"name": "naive", "evidence": evidence}
     path = put(timing={"total_s": math.nan, "build_s": 3.5}, method=method, reason="König")
-    assert read(path).reason == "König"
+    assert read_record(path).reason == "König"
     content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert content["timing"] == {"total_s": None, "build_s": 3.5} == read(path).timing
+    assert content["timing"] == {"total_s": None, "build_s": 3.5} == read_record(path).timing
     assert content["method"]["evidence"] == {"list": [1.5, None], "pair": [None, {"deep": None}]}
 
 
@@ -81,7 +81,7 @@ def test_scan_finds_attempts_oldest_first(tmp_path, put):
     other = put("1x_b--files/bf16/mig_7g/r12")
     other.rename(other.with_name("stored"))
     other.symlink_to("stored")  # as git-annex lays it
-    found = scan(tmp_path)
+    found = scan_attempts(tmp_path)
     told = [(a.number, a.record.reason, a.status, a.device) for a in found[CELL]]
     devices = {1: "cpu:None", 2: "GPU-a", 10: "cpu:None"}
     assert told == [(n, str(n), "out_of_memory", device) for n, device in devices.items()]
@@ -94,7 +94,7 @@ def test_folders_without_a_record_are_nothing(tmp_path):
         for cell in (CELL, f"{CELL}.bak"):
             (tmp_path / cell / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / cell / name).write_text("{}")
-    assert scan(tmp_path) == {}
+    assert scan_attempts(tmp_path) == {}
 
 
 MEMBER = {"member": 0, "workload": "a", "status": "completed"}
@@ -125,8 +125,8 @@ def test_unsound_records_are_corrupt(tmp_path, put, name):
     text = path.read_text()
     damaged = json.dumps(json.loads(text) | done) if isinstance(done, dict) else done(text)
     path.write_bytes(damaged.encode(errors="surrogateescape"))
-    [attempt] = scan(tmp_path)[CELL]
+    [attempt] = scan_attempts(tmp_path)[CELL]
     assert (attempt.record, attempt.status, attempt.number) == (None, "corrupt", 1)
     if said:
         with pytest.raises(NoRecord, match=f"^.*{said}.*$"):
-            read(path)
+            read_record(path)

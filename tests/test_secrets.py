@@ -14,7 +14,7 @@ import pytest
 from release import private
 from release.manifest import shipped
 from tests.studio import REPOSITORY
-from workflow.collocation.study.cell import digest
+from workflow.collocation.study.cell import spec_digest
 from workflow.collocation.study.redaction import HIDDEN, redacted, redacted_words, secrets_in
 
 RANDOM = random.Random(54)
@@ -155,10 +155,10 @@ def test_a_record_that_holds_a_secret_is_of_the_same_cell():
     for secret in ("abc" + "123", "def" + "456", HIDDEN):
         job = {"kind": "command", "batch_size": 1, "run": ["t.py", "--token", secret, "--lr", "1"]}
         job |= {"workload": "t", "environment": {"A_KEY": secret, "B": "x", "C": None}}
-        digests.add(digest({"members": [job]}))
+        digests.add(spec_digest({"members": [job]}))
     others = [job | {"run": ["t.py", "--lr", "2"]}, job | {"environment": {"B": "y"}}]
     assert len(digests) == 1
-    assert digests.isdisjoint({digest({"members": [other]}) for other in others})
+    assert digests.isdisjoint({spec_digest({"members": [other]}) for other in others})
 
 
 COMMANDS = [

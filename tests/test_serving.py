@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.studio import REPOSITORY, study
 from workflow.collocation.record import latency, step_times
-from workflow.collocation.record.values import PERCENTILES, SERVED, Window
+from workflow.collocation.record.values import PERCENTILES, REQUEST_METRICS, Window
 from workflow.collocation.run import waiting
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.grid import expand
@@ -106,7 +106,7 @@ SLO = {"ttft": 26, "tpot": 10}  # ms
 def test_latencies_are_of_requests_that_were_to_arrive_in_the_window():
     before, after = (-50, [1, 2, 3]), (101, [102, 103])
     rows = [(0, [10, 12, 14]), (5, [30, 40, 60]), (90, [95, 99, 120])] * 2  # the last ends after
-    found = latency.of_window(requests(before, *rows, after), WINDOW, SLO)
+    found = latency.window_latencies(requests(before, *rows, after), WINDOW, SLO)
     assert found == {
         "p50_ttft_ms": 10,  # of 10, 25, 5
         "p50_tpot_ms": 12.5,  # of 2, 15, 12.5
@@ -116,19 +116,19 @@ def test_latencies_are_of_requests_that_were_to_arrive_in_the_window():
         "answered_share": 1,
     }
     nobody = Window(name="w", start_ns=1, end_ns=2, seconds=0)
-    assert latency.of_window(requests(*rows), nobody, SLO) == {}
+    assert latency.window_latencies(requests(*rows), nobody, SLO) == {}
 
 
 def test_who_is_not_answered_waited_longer_than_any():
     """Some have their first token, and none their last; some have none."""
     rows = [(at, [at + 10, at + 20]) for at in range(60)]
     rows += [(60 + at, [100], 1) for at in range(20)] + [(80 + at, [], 2) for at in range(20)]
-    found = latency.of_window(requests(*rows), WINDOW, SLO)
+    found = latency.window_latencies(requests(*rows), WINDOW, SLO)
     assert found["answered_share"] == 0.6 and found["request_goodput"] == 600
     assert found["p50_ttft_ms"] == 10 and found["p50_e2el_ms"] == 20
     assert found["p95_tpot_ms"] == 10  # which a queue does not show in
     assert not {"p95_ttft_ms", "p95_e2el_ms"} & found.keys()
-    none = latency.of_window(requests((1, [], 3)), WINDOW, SLO)
+    none = latency.window_latencies(requests((1, [], 3)), WINDOW, SLO)
     assert none == {"request_goodput": 0, "answered_share": 0}
 
 
@@ -136,7 +136,7 @@ def test_who_is_not_answered_waited_longer_than_any():
     ("count", "told"), [(3, []), (4, [50]), (39, [50]), (40, [50, 95]), (200, [50, 95, 99])]
 )
 def test_a_percentile_needs_requests_beyond_it(count, told):
-    found = latency.of_window(requests(*[(1, [2, 3])] * count), WINDOW, SLO)
+    found = latency.window_latencies(requests(*[(1, [2, 3])] * count), WINDOW, SLO)
     names = {f"p{p}_{kind}_ms" for p in told for kind in ("ttft", "tpot", "itl", "e2el")}
     assert found.keys() == names | {"request_goodput", "answered_share"}
 
@@ -146,7 +146,9 @@ def test_delays_are_from_trigger_to_trained():
     at, trained = np.array([0, 10, 12, 90, 95]), np.array([8, 25, 40, 120])
     told = {"at_ns": at * 10**6, "tokens": np.array([1, 1, 1, 1, 0])}
     told |= {"token_ns": trained * 10**6}
-    found = latency.of_window(told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1), None)
+    found = latency.window_latencies(
+        told, Window(name="w", start_ns=0, end_ns=10**8, seconds=0.1), None
+    )
     assert found.keys() == DELAYS and found["p50_e2el_ms"] == 15 and found["answered_share"] == 0.6
     assert found["p95_e2el_ms"] == np.percentile([8, 15, 28], 95)
 
@@ -158,13 +160,13 @@ many = st.lists(
 
 @given(many, many)
 def test_requests_are_read_as_they_were_written(tmp_path_factory, one, other):
-    path = tmp_path_factory.getbasetemp() / latency.FILE
+    path = tmp_path_factory.getbasetemp() / latency.REQUESTS_FILE
     told = {}
     for member, rows in ((1, one), (4, other)):
         rows = [(at, np.cumsum([at, *gaps])[1:].tolist(), more) for at, gaps, more in rows]
         told[member] = requests(*rows)
-    latency.write(path, told)
-    found = latency.read(pq.read_table(path))
+    latency.write_requests(path, told)
+    found = latency.read_requests(pq.read_table(path))
     assert found.keys() == told.keys()
     for member, arrays in told.items():
         for name, values in arrays.items():
@@ -261,7 +263,10 @@ def test_a_server_answers_what_arrives_beside_a_model_that_learns(served, name):
     server, trained = sorted(record["members"], key=lambda member: member["workload"] != name)
     assert server["parameters"] == trained["parameters"]
     found = server["windows"]["window"]
-    assert found["latency"].keys() < set(SERVED) and not trained["windows"]["window"]["latency"]
+    assert (
+        found["latency"].keys() < set(REQUEST_METRICS)
+        and not trained["windows"]["window"]["latency"]
+    )
     assert found["latency"]["answered_share"] > 0.9  # those that arrive at the end, too
     assert 0 < found["latency"]["p50_ttft_ms"] <= found["latency"]["p50_e2el_ms"]
     assert found["latency"]["p50_tpot_ms"] < found["latency"]["p50_e2el_ms"]
@@ -297,8 +302,12 @@ def test_each_trigger_has_its_steps_and_its_delay_beside_a_job_that_trains_on(se
     found = triggered["windows"]["window"]
     assert found["latency"].keys() == DELAYS and not steady["windows"]["window"]["latency"]
     assert found["drift"] is None  # its gaps are those of its triggers
-    ends = step_times.read(pq.read_table(path.with_name(step_times.FILE)))[triggered["member"]][0]
-    requests = latency.read(pq.read_table(path.with_name(latency.FILE)))[triggered["member"]]
+    ends = step_times.read_steps(pq.read_table(path.with_name(step_times.STEPS_FILE)))[
+        triggered["member"]
+    ][0]
+    requests = latency.read_requests(pq.read_table(path.with_name(latency.REQUESTS_FILE)))[
+        triggered["member"]
+    ]
     trained, n = requests["token_ns"], requests["tokens"].sum()
     asked = requests["at_ns"][:n]  # others came while it trained for the last, or was stopped
     first, last = ends[: n * K : K], ends[K - 1 : n * K : K]

@@ -12,7 +12,7 @@ from tests.test_record import make
 from workflow.collocation.plan import jobs, show
 from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.session import Session, open_posted, open_session
-from workflow.collocation.record.run_json import Gpu, write
+from workflow.collocation.record.run_json import GpuRecord, write_record
 from workflow.collocation.run.task import Task
 from workflow.collocation.study.errors import ConfigError
 
@@ -39,7 +39,7 @@ def plan(**content) -> None:
 
 def ends(session: Session, status: str) -> list[Path]:
     """Write run.json of the jobs; the study was complete before."""
-    paths = [*map(Path, session.coming)]
+    paths = [*map(Path, session.planned_records)]
     for path in paths:
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"status": status, "reason": "busy"}))
@@ -60,10 +60,10 @@ def test_what_was_merged_is_shown_unless_cells_were_measured_since(place):
     plan(replicates=2)
     session = open_session(place)
     first, second = ends(session, "completed")
-    assert not session.merged
+    assert not session.tables_current
     for listed, merged in (([second, first], True), ([first], False)):
         (session.folder / "runs.txt").write_text("".join(f"{path}\n" for path in listed))
-        assert session.merged == merged
+        assert session.tables_current == merged
 
 
 # -- config → session ------------------------------------------------------------------------------
@@ -87,15 +87,15 @@ def test_a_study_for_a_gpu_is_not_measured_without_unless_that_is_asked_for(
     monkeypatch.setattr(session_module, "find_devices", lambda *_: ([], "no CUDA machine"))
     first = open_session(place | {"gpu": wanted}).jobs[0]
     if gpu:
-        card = Gpu(uuid=gpu, name="a GPU", memory_bytes=None, driver="580")
+        card = GpuRecord(uuid=gpu, name="a GPU", memory_bytes=None, driver="580")
         path = Path("results", STUDY, "cells", first.path, "run.json")
         path.parent.mkdir(parents=True)
         told = {"spec": first.cell.spec.to_json(), "status": "out_of_memory", "gpu": card}
-        write(path, make(first.cell.id, **told))
+        write_record(path, make(first.cell.id, **told))
     session = open_session(place | {"gpu": wanted})
     assert len(session.jobs) == (1 if gpu else 2)
     assert words in session.forbidden if words else session.forbidden is None
-    assert not words or words in show.table(session), "a plan says it, too"
+    assert not words or words in show.plan_table(session), "a plan says it, too"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_gpu_that_refuses_a_cell_is_asked_in_time(place, monkeypatch, refusing
     says = lambda spec, device: "MIG" if device.uuid == refusing else None  # noqa: E731
     monkeypatch.setattr(session_module, "find_devices", lambda *_: (found, ""))
     monkeypatch.setattr(session_module, "refusal", says)
-    session = open_session(place | {"gpu": "auto"}, gpus=3)
+    session = open_session(place | {"gpu": "auto"}, max_gpus=3)
     assert {job.device for job in session.jobs} == {*used} and len(session.jobs) == 6
     refused = {session.refusal(job.cell) for job in session.jobs}
     assert refused == ({"MIG"} if refusing == "a" else {None})
@@ -120,7 +120,7 @@ def test_a_sealed_study_plans_no_cell_but_where_that_is_asked_for(place):
     (folder / "MANIFEST.sha256").touch()
     for settings, planned in (({}, 0), ({"measure": True}, 1)):
         session = open_session(place | settings)
-        assert session.sealed and len(session.coming) == planned
+        assert session.sealed and len(session.planned_records) == planned
 
 
 def test_a_plan_names_records_that_are_corrupt(place):
@@ -129,7 +129,7 @@ def test_a_plan_names_records_that_are_corrupt(place):
     path.parent.mkdir(parents=True)
     path.write_text('{"cell"')
     session = open_session(place)
-    assert [job.attempt for job in session.jobs] == [2] and str(path) in show.table(session)
+    assert [job.attempt for job in session.jobs] == [2] and str(path) in show.plan_table(session)
 
 
 def test_planning_writes_and_deletes_nothing(place):
@@ -139,7 +139,7 @@ def test_planning_writes_and_deletes_nothing(place):
     ready.write_text(json.dumps({"path": "gone"}))
     before = sorted(path for path in Path().rglob("*") if "state" not in path.parts)
     session = open_session(place)
-    assert session.datasets.ready_files() != [str(ready)] and session.measured == []
+    assert session.datasets.ready_files() != [str(ready)] and session.measured_records == []
     assert sorted(path for path in Path().rglob("*") if "state" not in path.parts) == before
     Path("gone").mkdir()
     assert open_session(place).datasets.ready_files() == [str(ready)]
@@ -149,7 +149,7 @@ def test_jobs_say_what_follows_them_and_ask_for_memory_and_time_by_their_cell(pl
     plan(ladders=[], mixes=[{"members": {"plain": 4}, "methods": ["naive"]}])
     session = open_session(place)
     first, second = session.jobs
-    jobs.write(session, None)
+    jobs.write_job_files(session, None)
     read = [Task.read(Path("results", STUDY, "jobs", f"{job.path}.json")) for job in session.jobs]
     assert [task.place for task in read] == ["1/2", "2/2"]
     assert [task.left_s for task in read] == [round(second.estimate_s), 0]
@@ -182,17 +182,17 @@ def test_on_a_login_node_without_a_gpu_jobs_are_planned_for_one(
         return
     session = open_session(place | config, remote=True)
     assert session.forbidden is None
-    jobs.write(session, None)
+    jobs.write_job_files(session, None)
     [job] = session.jobs
     task = Task.read(Path("results", STUDY, "jobs", f"{job.path}.json"))
     assert (task.gpu, task.needs_gpu) == said
-    posted = open_posted(place | config).job_at[job.path]
+    posted = open_posted(place | config).jobs_by_path[job.path]
     assert (posted.cell.id, posted.attempt, posted.rank) == (job.cell.id, 1, 1)
 
 
 def test_all_cells_of_a_replicate_have_the_gpu_that_a_cluster_gives_it(place):
     plan(ladders=[TURNS | {"counts": {2: ["alone", "naive"], 3: ["alone", "naive"]}}], replicates=2)
-    session = open_session(place | {"gpu": "auto"}, gpus=4, remote=True)
+    session = open_session(place | {"gpu": "auto"}, max_gpus=4, remote=True)
     devices = [(job.cell.replicate, job.device) for job in session.jobs]
     assert len(devices) == 4 and len({*devices}) == len({device for _, device in devices}) == 2
 

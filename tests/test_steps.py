@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow.collocation.record import step_times as steps
-from workflow.collocation.record.values import File, Window
+from workflow.collocation.record.values import FileDigest, Window
 
 MS = 1_000_000
 ORIGIN = 5_000_000_000_000
@@ -51,7 +51,7 @@ def test_a_member_that_stood_still_for_a_part_of_the_window_is_told_of(
     ends = {"start_ns": ORIGIN, "end_ns": ORIGIN + length * MS, "seconds": length / 1e3}
     for kind in ("window", "before", "after", "completion"):
         expected = told and kind != "completion"  # where they wait for others
-        assert steps.stalled(Window(name=kind, **ends), end) is expected
+        assert steps.has_stalled(Window(name=kind, **ends), end) is expected
 
 
 def turns(rates: list[float], condition: str = "naive", members=(0, 1)) -> Window:
@@ -92,9 +92,11 @@ def window_of(made: list[float]) -> tuple:
 @pytest.mark.parametrize(("made", "expected", "stopped"), COLLAPSES)
 def test_a_window_that_collapsed_is_flagged_or_none(made, expected, stopped):
     window, end, slices = window_of(made)
-    assert steps.flag(window, end, slices) == expected
-    paused = {(1, window.name): steps.pauses(window, end, slices)}
-    assert steps.ceased([window], paused, ["a", "a"]) == ((1, window.name) if stopped else None)
+    assert steps.window_flag(window, end, slices) == expected
+    paused = {(1, window.name): steps.pause_shares(window, end, slices)}
+    assert steps.find_stopped_member([window], paused, ["a", "a"]) == (
+        (1, window.name) if stopped else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,11 +107,11 @@ def test_a_job_may_pause_as_long_as_it_did_when_it_was_alone(alone, stopped):
     """But for a pause that nothing ended."""
     windows = [turns(alone, "alone", [0]), turns([2, 2, 2, 0, 0, 0])]
     none = np.array([], np.int64)
-    paused = {(0, "alone"): steps.pauses(windows[0], none, alone)}
-    paused[1, "naive"] = steps.pauses(windows[1], none, [2, 2, 2, 0, 0, 0])
-    assert (steps.ceased(windows, paused, ["a", "a"]) is not None) is stopped
+    paused = {(0, "alone"): steps.pause_shares(windows[0], none, alone)}
+    paused[1, "naive"] = steps.pause_shares(windows[1], none, [2, 2, 2, 0, 0, 0])
+    assert (steps.find_stopped_member(windows, paused, ["a", "a"]) is not None) is stopped
     if not stopped:  # of another job it says nothing
-        assert steps.ceased(windows, paused, ["b", "a"]) == (1, "naive")
+        assert steps.find_stopped_member(windows, paused, ["b", "a"]) == (1, "naive")
 
 
 # -- rates ----------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def test_slices_of_steady_steps_have_the_exact_rate_however_long_these_are(
     assert found.samples_per_s == pytest.approx(32e9 / period, rel=1e-9)
     assert found.steps == sum(a < e <= b for a, b in spans for e in end.tolist())
     window = Window(name="naive", start_ns=0, end_ns=1, seconds=1.0, members=[0], spans=spans)
-    assert steps.in_window(window, end, 32, drop / 1e9) == found
+    assert steps.member_rate(window, end, 32, drop / 1e9) == found
     rest = end[end > spans[0][1] + period]
     assert steps.slices_rate(rest, spans, drop, 32).slices[0] == 0  # it stood still
 
@@ -160,7 +162,7 @@ def test_equidistant_steps_give_the_exact_rate_wherever_the_window_opens(
 ):
     end = ORIGIN + period * np.arange(count, dtype=np.int64)
     start = ORIGIN + offset
-    found = steps.rate(end, start, start + length, batch)
+    found = steps.window_rate(end, start, start + length, batch)
     assert found.steps == sum(start <= int(e) < start + length for e in end)
     if found.steps < 2:
         assert found.samples_per_s is found.step_ms_p50 is found.drift is None
@@ -173,13 +175,13 @@ def test_equidistant_steps_give_the_exact_rate_wherever_the_window_opens(
 
 
 def test_percentiles_and_drift_of_the_last_third_against_the_first():
-    found = steps.rate(ends(*range(1, 101)), 0, 2 * ORIGIN, 1)
+    found = steps.window_rate(ends(*range(1, 101)), 0, 2 * ORIGIN, 1)
     percentiles = found.step_ms_p50, found.step_ms_p95, found.step_ms_p99
     assert percentiles == pytest.approx((50.5, 95.05, 99.01))
-    found = steps.rate(ends(10, 10, 1000, 1000, 11, 11), 0, 2 * ORIGIN, 1)
+    found = steps.window_rate(ends(10, 10, 1000, 1000, 11, 11), 0, 2 * ORIGIN, 1)
     assert found.drift == pytest.approx(0.1)
-    assert steps.rate(ends(10, 20), 0, 2 * ORIGIN, 1).drift is None
-    assert steps.rate(ends(10, 10), ORIGIN, ORIGIN + 20 * MS, 1).steps == 2  # [start, stop)
+    assert steps.window_rate(ends(10, 20), 0, 2 * ORIGIN, 1).drift is None
+    assert steps.window_rate(ends(10, 10), ORIGIN, ORIGIN + 20 * MS, 1).steps == 2  # [start, stop)
 
 
 def test_noise_of_thirds_that_do_not_differ_is_within_its_standard_errors():
@@ -190,15 +192,15 @@ def test_noise_of_thirds_that_do_not_differ_is_within_its_standard_errors():
     for _ in range(300):
         slow = np.repeat(random.normal(0, 0.02, 100), 9)  # noise that lasts for some steps
         took = 10 * (1 + slow + random.normal(0, 0.05, 900))
-        found = steps.rate(ends(*took), 0, 2 * ORIGIN, 1)
+        found = steps.window_rate(ends(*took), 0, 2 * ORIGIN, 1)
         drifts.append((found.drift, found.drift_error))
     drift, error = np.array(drifts).T
     assert np.mean(abs(drift) > 2 * error) < 0.1
     assert np.mean(error) == pytest.approx(np.std(drift), rel=0.2)
     took[600:] *= 1.05
-    slower = steps.rate(ends(*took), 0, 2 * ORIGIN, 1)
+    slower = steps.window_rate(ends(*took), 0, 2 * ORIGIN, 1)
     assert slower.drift > 2 * slower.drift_error
-    few = steps.rate(ends(*[10, 10, 11] * 3), 0, 2 * ORIGIN, 1)
+    few = steps.window_rate(ends(*[10, 10, 11] * 3), 0, 2 * ORIGIN, 1)
     assert few.drift == pytest.approx(0) and few.drift_error is None
 
 
@@ -206,7 +208,9 @@ def test_noise_of_thirds_that_do_not_differ_is_within_its_standard_errors():
 
 
 def test_the_first_losses_stand_in_the_record_and_those_that_are_none_are_null():
-    found = steps.losses(arrays([], range(0, 5000, 10), [2.5, np.nan, np.inf, *[1 / 3] * 497]))
+    found = steps.first_losses(
+        arrays([], range(0, 5000, 10), [2.5, np.nan, np.inf, *[1 / 3] * 497])
+    )
     assert len(found.step) == len(found.value) == 100
     assert found.step[:4] == [0, 10, 20, 30]
     assert found.value[:4] == [2.5, None, None, 0.333333]
@@ -222,7 +226,7 @@ def test_steps_parquet_is_read_back(tmp_path):
         1: arrays(second + 9_999, [20, 30, 32], [3.0, np.nan, 1.0], first_step=30),
         0: arrays(first, [0, 10, 12], [9.0, 2.0, 1.5], first_step=10),
     }
-    found = steps.write(tmp_path / "steps.parquet", members, ORIGIN)
+    found = steps.write_steps(tmp_path / "steps.parquet", members, ORIGIN)
     table = pq.read_table(tmp_path / "steps.parquet")
     assert table.to_pydict() == {
         "member": [0, 0, 0, 0, 1, 1, 1],
@@ -233,7 +237,7 @@ def test_steps_parquet_is_read_back(tmp_path):
     assert table.schema.metadata[b"tick_ns"] == b"10000"
     assert int(table.schema.metadata[b"origin_ns"]) == ORIGIN
     assert table.schema.field("tick").metadata[b"unit"] == b"10 us"
-    assert found == File.of(tmp_path / "steps.parquet")
-    read = steps.read(table)
+    assert found == FileDigest.of(tmp_path / "steps.parquet")
+    read = steps.read_steps(table)
     assert read.keys() == {0, 1} and read[1][0].tolist() == second.tolist()
     assert read[0][1].tolist()[2] == 1.5 and np.isnan(read[0][1][1])

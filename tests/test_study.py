@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from workflow.collocation.study import load as settings
-from workflow.collocation.study.definition import CONFIG, Study, seconds
+from workflow.collocation.study.definition import CONFIG, Study, parse_seconds
 from workflow.collocation.study.load import ConfigError, load_config, load_study, load_workloads
-from workflow.collocation.study.methods import METHODS
+from workflow.collocation.study.methods import METHOD_BOUNDS
 
 STUDIES = CONFIG / "studies"
 WORKLOADS = load_workloads(CONFIG / "workloads.yaml")
@@ -128,7 +128,7 @@ variants: {mps_first: {priority: {SMALL: 0, LARGE: 2}}} | variants.mps_first.pri
 def test_mistakes_in_a_study(load, mistake):
     instead, *words = mistake.split(" | ")
     [(path, value)] = yaml.safe_load(instead).items()
-    words = [*words[:-1], *METHODS] if "METHODS" in words[-1] else words
+    words = [*words[:-1], *METHOD_BOUNDS] if "METHODS" in words[-1] else words
     refused(lambda: load(change(STUDY, path, value)), "mine.yaml: ", *words)
 
 
@@ -310,7 +310,9 @@ def test_mistakes_in_config(values, words):
 )
 def test_values_of_the_command_line(pair, words):
     refused(
-        lambda: settings.read_values([pair]), "config/config.yaml or the command line: ", *words
+        lambda: settings.read_config_values([pair]),
+        "config/config.yaml or the command line: ",
+        *words,
     )
 
 
@@ -319,7 +321,9 @@ def test_a_config_that_has_no_keys(tmp_path, monkeypatch, content):
     monkeypatch.setattr(settings, "ROOT", tmp_path)
     (tmp_path / "config").mkdir()
     (tmp_path / "config/config.yaml").write_text(content)
-    refused(lambda: settings.read_values(["study=x"]), "config.yaml: has no keys; allowed: study")
+    refused(
+        lambda: settings.read_config_values(["study=x"]), "config.yaml: has no keys; allowed: study"
+    )
 
 
 def test_a_tilde_is_the_home_folder():
@@ -328,6 +332,6 @@ def test_a_tilde_is_the_home_folder():
 
 def test_a_time_has_a_unit():
     for text, expected in (("90s", 90), ("25m", 1500), ("1.5 h", 5400), ("0s", 0)):
-        assert seconds(load_config({"budget": text}).budget) == expected
+        assert parse_seconds(load_config({"budget": text}).budget) == expected
     for text in ("", "m", "5 days", "1e3", "-1", "5mm", "25", 90):
         refused(lambda text=text: load_config({"wait": text}), "wait: ")

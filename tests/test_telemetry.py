@@ -18,7 +18,7 @@ from tests.fakes import machine
 from tests.studio import SHORT, STUDY, Studio, study, until, workload
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.record.series import LAG_NS, Series
-from workflow.collocation.record.values import File, Window
+from workflow.collocation.record.values import FileDigest, Window
 from workflow.collocation.study.definition import Study
 from workflow.collocation.study.grid import expand
 from workflow.collocation.study.workloads import VisionWorkload
@@ -392,7 +392,7 @@ def test_files_hold_every_row_and_every_column_and_give_the_same_values(tmp_path
     lines = watched(entities=("gpu", "gi:1"))
     lines.gpu[0]["v"] |= {"memory_used": 2**40 + 1, "energy": 12.5}
     written = write_tables(tmp_path, lines, [WINDOW])
-    assert written == {name: File.of(tmp_path / name) for name in written}
+    assert written == {name: FileDigest.of(tmp_path / name) for name in written}
     assert sorted(written) == ["gpu.parquet", "host.parquet", "member.parquet"]
     table = pq.read_table(tmp_path / "gpu.parquet")
     assert table.column_names == [
@@ -464,7 +464,7 @@ def place(tmp_path_factory):
 
 def table_of(studio: Studio, cell: str, name: str):
     path = (studio.folder / studio.path(cell)).with_name(name)
-    assert studio.record(cell)["files"][name] == File.of(path).model_dump()
+    assert studio.record(cell)["files"][name] == FileDigest.of(path).model_dump()
     return pq.read_table(path)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from workflow.collocation.record.values import SERVED
+from workflow.collocation.record.values import REQUEST_METRICS
 
 GB = 1e9
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
@@ -95,7 +95,7 @@ FORMULAS = (
     ),
     (
         "job",
-        *((name, lambda j, name=name: j[name]) for name in SERVED),
+        *((name, lambda j, name=name: j[name]) for name in REQUEST_METRICS),
         ("tpot_over_alone", lambda j: (j.p99_tpot_ms.where(~j.alike), j.alone_tpot), "alone_at"),
         ("e2el_over_alone", lambda j: (j.p95_e2el_ms.where(~j.alike), j.alone_e2el), "alone_at"),
     ),

@@ -98,7 +98,7 @@ def _conditions(members: pd.DataFrame) -> pd.DataFrame:
         of |= {"plain": "" if condition or window == "window" else window}
         of |= {
             "condition": window if condition else "",
-            "again": bool(condition and condition.again),
+            "again": bool(condition and condition.is_repeat),
         }
         found.append(of | {"jobs": parsed.n, "mixed": parsed.mixed, "variant": parsed.variant})
     members = members.merge(known.join(pd.DataFrame(found)), on=names, how="left")

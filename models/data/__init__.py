@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.data.base import (
-    FORMAT_VERSION,
     MANIFEST,
     DataError,
     Dataset,
@@ -24,6 +23,7 @@ from models.data.criteo import Criteo
 from models.data.images import Cifar10, Digits, ImageNet, ImageNet64
 from models.data.speech import Speech
 from models.data.text import Sources
+from workflow.collocation.study.layout import DATA_FORMAT
 from workflow.collocation.study.regular_files import read_json
 
 DATASETS: dict[str, type[Dataset]] = {
@@ -74,7 +74,7 @@ def prepare(
     about = {
         "dataset": name,
         "nominal_train_size": cls.nominal,
-        "format_version": FORMAT_VERSION,
+        "format_version": DATA_FORMAT,
         "source": chosen,
         "reason": reason,
         "seed": seed,

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from workflow.collocation.study.regular_files import descriptor, read_json
+from workflow.collocation.study.layout import DATA_FORMAT
+from workflow.collocation.study.regular_files import open_descriptor, read_json
 
-# Raise it when what is written changes: older folders are then made again.
-FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 
 
@@ -70,7 +69,7 @@ def read_manifest(name: str, folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     known = (manifest.get("dataset"), manifest.get("format_version"))
-    return manifest if known == (name, FORMAT_VERSION) else None
+    return manifest if known == (name, DATA_FORMAT) else None
 
 
 def make_once(target: Path, made: Callable[[], bool], write: Callable[[Path], None]) -> None:
@@ -82,7 +81,7 @@ def make_once(target: Path, made: Callable[[], bool], write: Callable[[Path], No
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     place = target.with_name(f".{target.name}.lock")
-    with os.fdopen(descriptor(place, os.O_RDWR | os.O_CREAT)) as lock:
+    with os.fdopen(open_descriptor(place, os.O_RDWR | os.O_CREAT)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if made():
             return

@@ -1,5 +1,6 @@
 rule dataset:
-    # Real data where there are any, generated ones where not; the source found first stays.
+    # Prepares a dataset: real data if there are any, otherwise generated ones. A study keeps to the
+    # source that it found first.
     output:
         ready=f"{STUDY}/ready/{{dataset}}.{{request}}.json",
     log:
@@ -15,9 +16,9 @@ rule dataset:
 
 
 rule collocate:
-    # One cell: its members on one GPU, with proof that its method was in force.
+    # Measures one cell: its members share one GPU, with proof that the method was in force.
     input:
-        data=lambda wildcards: SESSION.needed(wildcards.job),
+        data=lambda wildcards: SESSION.data_files(wildcards.job),
     output:
         record=f"{CELLS}/{{job}}/run.json",
     log:
@@ -25,17 +26,17 @@ rule collocate:
     wildcard_constraints:
         job=r".+/r\d+/a\d+",
     # Snakemake runs high priorities first.
-    priority: lambda wildcards: len(SESSION.cells) - SESSION.job_at[wildcards.job].rank
+    priority: lambda wildcards: len(SESSION.cells) - SESSION.jobs_by_path[wildcards.job].rank
     group:
-        SESSION.replicate(INVOCATION.names_of_groups())
+        SESSION.replicate_groups(INVOCATION.names_of_groups())
         if REMOTE and INVOCATION.is_main_process
         else None
-    # A core for each share of the machine: the same for all cells, or they could not be compared.
+    # All cells count the same number of cores, or they could not be compared.
     threads: SESSION.threads
     resources:
         **CARDS,
         gpu=1,
-        mem_mb=lambda wildcards: SESSION.job_at[wildcards.job].memory_mb,
+        mem_mb=lambda wildcards: SESSION.jobs_by_path[wildcards.job].memory_mb,
         runtime=lambda wildcards: SESSION.runtime_min(wildcards.job),
     params:
         job=f"{STUDY}/jobs/{{job}}.json",

@@ -11,27 +11,29 @@ import paper
 from analysis import source_digest
 from analysis.report import pages
 from workflow.collocation.study.errors import ConfigError, NotInForce
-from workflow.collocation.study.load import read_values
+from workflow.collocation.study.load import read_config_values
 from workflow.collocation.gpu.lock import LockHeld, folder_lock
 from workflow.collocation.plan import jobs
-from workflow.collocation.plan.show import banner, damage
+from workflow.collocation.plan.show import banner, damage_note
 from workflow.collocation.plan.session import open_posted, open_session
 
 REMOTE = INVOCATION.on_cluster
 try:
-    INVOCATION.refuse_import(Path(workflow.current_basedir).parents[1])
+    INVOCATION.refuse_use_as_module(Path(workflow.current_basedir).parents[1])
     INVOCATION.require_one_gpu("collocate")
-    # One cell at a time, also where --resources gpu=1 was forgotten.
-    gpus = INVOCATION.resource("gpu", 1)
-    # Not by `configfile`: of most mistakes Snakemake's own reader gives a traceback.
-    values = read_values([]) | config
+    # Without --resources gpu=N one cell runs at a time.
+    max_gpus = INVOCATION.resource("gpu", 1)
+    # Snakemake's directive `configfile` prints tracebacks for most mistakes.
+    values = read_config_values([]) | config
     if INVOCATION.is_main_process:
-        SESSION = open_session(values, gpus, REMOTE)
+        SESSION = open_session(values, max_gpus, REMOTE)
         print(banner(SESSION), file=sys.stderr)
-    else:  # jobs of these executors read the Snakefile again
+    else:
+        # Jobs of these executors read the Snakefile again.
         SESSION = open_posted(values)
-    SESSION.datasets.ready_files()  # refused here, and not by a traceback, where they are none
-    DRAWN, LOST = pages.drawn(SESSION.folder)
+    # Unreadable files of datasets or figures are reported here, without a traceback.
+    SESSION.datasets.ready_files()
+    DRAWN, MISSING_FIGURES = pages.drawn(SESSION.folder)
 except (ConfigError, NotInForce, OSError, ValueError) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
@@ -39,77 +41,78 @@ except (ConfigError, NotInForce, OSError, ValueError) as error:
 jobs.set_environment()
 STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
-# From the working directory: the report, which may be handed on, names them.
-HOUSE = os.path.relpath(Path(workflow.basedir))
-GIVEN = [f"{HOUSE}/analysis/advice/predictor.yaml"]
-if SESSION.study.paper:  # beside its values, with verdicts on its claims
-    GIVEN += [f"{HOUSE}/paper/reported.csv", f"{HOUSE}/paper/claims.yaml"]
+# Paths are relative to the working directory, since the report shows them to others.
+REPOSITORY = os.path.relpath(Path(workflow.basedir))
+GIVEN = [f"{REPOSITORY}/analysis/advice/predictor.yaml"]
+if SESSION.study.paper:
+    GIVEN += [f"{REPOSITORY}/paper/reported.csv", f"{REPOSITORY}/paper/claims.yaml"]
 PAPER, PAGE_NAMES = ("--paper", paper.PAGES) if SESSION.study.paper else ("", pages.PAGES)
-# Of what merges, estimates, draws and writes: results of other code are made anew.
+# Digest of the analysis code; results made by other code are rebuilt.
 ANALYSIS = source_digest.digest()
 ESTIMATES = f"{STUDY}/estimates.parquet"
-# A measured cell is a source file: no rule is looked for that makes it.
-RECORDS = [*map(before_update, SESSION.measured), *SESSION.coming]
-# Which figures there are, a study's data decide: they are listed in this file.
+# Measured records are source files to Snakemake, which then looks for no rule that makes them.
+RECORDS = [*map(before_update, SESSION.measured_records), *SESSION.planned_records]
+# The data decide which figures there are; this file lists them.
 FIGURES = f"{STUDY}/{pages.FIGURES}"
 PAGES = [f"{STUDY}/{name}" for name in pages.files(PAGE_NAMES)]
-# Who only draws what is there does not say that it is all.
+# A run that only draws does not mark the study complete.
 COMPLETE = [f"{STUDY}/complete"] if SESSION.measuring else []
-# A resource for each GPU, of which there is one: a cell never waits for another's end on its card.
-CARDS = {f"card{number}": SESSION.on_card(number) for number in range(len(SESSION.devices))}
+# Each GPU is a resource of its own, so a cell is not started while its GPU is in use.
+CARDS = {f"card{number}": SESSION.card_resource(number) for number in range(len(SESSION.devices))}
 for card in CARDS:
     INVOCATION.set_resource(card, 1)
-MANY = max(1, min(SESSION.gpus, len(SESSION.devices)))
 if not REMOTE:
-    INVOCATION.set_resource("gpu", MANY)
+    INVOCATION.set_resource("gpu", max(1, min(SESSION.max_gpus, len(SESSION.devices))))
 HELD = ExitStack()
 atexit.register(HELD.close)
 
 
 onstart:
-    # Snakemake's own takes a lock, which what it interrupts may hold: it would wait for ever.
-    end = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
-    said = SESSION.forbidden
+    # Snakemake's handler takes a lock that the interrupted code may hold. In a thread of its own it
+    # cannot block for ever.
+    terminate = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=terminate).start())
+    problem = SESSION.forbidden
     if REMOTE and INVOCATION.runs_locally:
-        said = "--jobs is for a cluster's executor; here it is --cores"
+        problem = "--jobs is for a cluster's executor; here it is --cores"
     try:
-        if not said:
-            HELD.enter_context(folder_lock(SESSION.folder, jobs.holder(SESSION)))
-            said = jobs.obstacle(SESSION)
-        if not said:
-            jobs.bring_back_to_now(SESSION, GIVEN)
+        if not problem:
+            HELD.enter_context(folder_lock(SESSION.folder, jobs.lock_holder(SESSION)))
+            problem = jobs.obstacle(SESSION)
+        if not problem:
+            jobs.date_future_files_now(SESSION, GIVEN)
             jobs.write_plan(SESSION)
-            # Elsewhere than on this machine no job could use it.
-            warm = (
-                HELD.enter_context(jobs.preloaded(SESSION)) if INVOCATION.runs_locally else None
-            )
-            jobs.write(SESSION, warm)
-    except LockHeld as busy:
-        said = f"study '{SESSION.name}' is being run already: {busy}"
+            # Only local jobs can use the preloaded server.
+            server = None
+            if INVOCATION.runs_locally:
+                server = HELD.enter_context(jobs.preloaded_server(SESSION))
+            jobs.write_job_files(SESSION, server)
+    except LockHeld as error:
+        problem = f"study '{SESSION.name}' is being run already: {error}"
     except (OSError, ValueError) as error:
-        said = str(error)
-    if said:
-        print(said, file=sys.stderr)
+        problem = str(error)
+    if problem:
+        print(problem, file=sys.stderr)
         sys.exit(1)
 
 
 onsuccess:
-    left, hindered = jobs.sweep_postponed(SESSION)
+    unmeasured, hindered = jobs.sweep_postponed(SESSION)
     HELD.close()
-    if SESSION.merged:
+    if SESSION.tables_current:
         print(pages.closing(SESSION.folder))
-    if said := damage(SESSION):
-        print(said, file=sys.stderr)
-    if left:
-        print(left, file=sys.stderr if hindered else sys.stdout)
-    if hindered:  # nothing failed, and it is not finished
+    if damage := damage_note(SESSION):
+        print(damage, file=sys.stderr)
+    if unmeasured:
+        print(unmeasured, file=sys.stderr if hindered else sys.stdout)
+    # No job failed, but something other than the budget kept cells from running.
+    if hindered:
         sys.exit(1)
 
 
 onerror:
-    left, hindered = jobs.sweep_postponed(SESSION)
+    unmeasured, hindered = jobs.sweep_postponed(SESSION)
     Path(STUDY, "complete").unlink(missing_ok=True)
     HELD.close()
     stopped = "not finished; the same command carries on where this one stopped"
-    print(left if hindered else stopped, file=sys.stderr)
+    print(unmeasured if hindered else stopped, file=sys.stderr)

@@ -1,7 +1,8 @@
-# From the records of cells to tables, figures, pages, the explorer, and Snakemake's report of them.
+# Makes tables, figures, pages, the explorer and Snakemake's report from the records of cells.
 import time
 
-from snakemake.io import report as in_report  # at a line's start `report` is a directive
+# At the start of a line `report` is a directive of Snakemake.
+from snakemake.io import report as in_report
 
 # Category of the report → page → file.
 REPORT_PAGES = {
@@ -21,31 +22,30 @@ CONTENTS = [
     for page, name in entries.items()
 ]
 CONTENTS.append(FIGURES)
-# Figures that were drawn: the report, which Snakemake makes when all else is there, holds them. Who
-# draws anew may lose some of them.
+# The report holds the figures that exist when it is made; drawing again may remove some.
 PICTURES = [
     in_report(picture, caption="../report/figure.rst", category="Figures", labels={"figure": title})
     for picture, title in DRAWN.items()
 ]
-# Times of files do not tell of figures that are gone, nor of tables of other records, which may be
-# newer in a copy, or of the future where the clock was set back.
-STALE = not SESSION.merged or any(
+# Tables are made again if they come from other records, or from the future because the clock was set
+# back: in these cases Snakemake cannot tell from the times of files.
+TABLES_STALE = not SESSION.tables_current or any(
     Path(table).exists() and Path(table).stat().st_mtime > time.time()
     for table in (ESTIMATES, FIGURES)
 )
-# A file that is not there: the rule that makes it runs.
-AGAIN = [f"{STUDY}/log/again.{SESSION.id}"] if STALE or LOST else []
+# This file does not exist, so the rule that makes it runs: `merge` or, for missing figures, `draw`.
+AGAIN = [f"{STUDY}/log/again.{SESSION.id}"] if TABLES_STALE or MISSING_FIGURES else []
 
 
 report: "../report/workflow.rst"
 
 
 rule merge:
-    # One row per member, window and cell, and the list of their records.
+    # Writes one row per member, window and cell, and the list of their records.
     input:
         records=RECORDS,
     output:
-        *([temp(touch(AGAIN[0]))] if STALE else []),
+        *([temp(touch(AGAIN[0]))] if TABLES_STALE else []),
         runs=f"{STUDY}/runs.parquet",
         csv=f"{STUDY}/runs.csv",
         merged=f"{STUDY}/runs.txt",
@@ -62,7 +62,7 @@ rule merge:
 
 
 rule estimate:
-    # Every number that is published, once, with the cells that it comes from.
+    # Computes every published number once, with the cells that it comes from.
     input:
         runs=rules.merge.output.runs,
         given=GIVEN,
@@ -82,11 +82,11 @@ rule estimate:
 
 
 rule draw:
-    # All figures that the study has data for. Which those are, the file says that is named here.
+    # Draws all figures that the study has data for, and lists them.
     input:
         estimates=ESTIMATES,
     output:
-        *([] if STALE or not LOST else [temp(touch(AGAIN[0]))]),
+        *([] if TABLES_STALE or not MISSING_FIGURES else [temp(touch(AGAIN[0]))]),
         FIGURES,
     log:
         f"{STUDY}/log/draw.log",
@@ -101,7 +101,7 @@ rule draw:
 
 
 rule write_pages:
-    # Results, claims, advice, and why to believe them; their tables.
+    # Writes the pages of results, claims and advice, why to believe them, and their tables.
     input:
         estimates=ESTIMATES,
         figures=FIGURES,
@@ -119,7 +119,7 @@ rule write_pages:
 
 
 rule explore:
-    # The study as one page: how many of a job, by which method?
+    # Makes one page on which a reader chooses a job, their number, and a method.
     input:
         estimates=ESTIMATES,
     output:
@@ -134,7 +134,7 @@ rule explore:
 
 
 rule figures:
-    # Figures and pages of what is there: plans no cell with measure=false.
+    # Draws figures and pages of the existing records; with measure=false no cell is planned.
     input:
         FIGURES,
         PAGES,
@@ -145,9 +145,9 @@ rule figures:
 
 
 rule complete:
-    # The last job: fails, and lists what failed, if a cell has no result.
+    # The last job: lists the cells without a result, and fails if there are any.
     input:
-        FIGURES,  # not what it lists: the first run does not know it yet
+        FIGURES,  # not the files that it lists: the first run does not know them yet
         PAGES,
         rules.explore.output,
         records=RECORDS,
@@ -162,14 +162,14 @@ rule complete:
 
 
 rule report_contents:
-    # What Snakemake's report holds.
+    # The files that Snakemake's report holds.
     input:
         CONTENTS,
         PICTURES,
 
 
 rule report:
-    # As a folder in a zip, and as one page; both open offline.
+    # Makes the report twice, as a zip of a folder and as one page; both work offline.
     input:
         CONTENTS,
         PICTURES,

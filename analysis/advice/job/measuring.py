@@ -19,11 +19,11 @@ from analysis.choose import way
 from workflow.collocation import ROOT
 from workflow.collocation.process_lifetime import END_SIGNALS, end_with_parent
 from workflow.collocation.record import run_json
-from workflow.collocation.record.run_json import LIVE, Record
+from workflow.collocation.record.run_json import PROGRESS_FILE, Record
 from workflow.collocation.study.load import as_yaml
-from workflow.collocation.study.names import ALONE, INTERLEAVED, JOIN, cell_id, scenario_id
+from workflow.collocation.study.names import ALONE, INTERLEAVED, SEPARATOR, cell_id, scenario_id
 from workflow.collocation.study.redaction import redacted, write_private
-from workflow.collocation.study.regular_files import descriptor
+from workflow.collocation.study.regular_files import open_descriptor
 
 ALONE_S = 12.0  # seconds of the job alone
 SET_S = 10.0  # of a set whose rival does not fit beside it
@@ -61,7 +61,7 @@ class Study:
         """Raises ValueError where the same question is being asked already."""
         place = self.folder / "plan" / ".lock"
         place.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(descriptor(place, os.O_RDWR | os.O_CREAT)) as lock:
+        with os.fdopen(open_descriptor(place, os.O_RDWR | os.O_CREAT)) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -86,7 +86,7 @@ class Study:
             rounds = int((self.request.budget_s - OVERHEAD_S) / per_round)
             measure = {"kind": INTERLEAVED, "slice_s": SLICE_S, "drop_s": DROP_S}
             measure |= {"slices": min(max(rounds, SLICES[0]), SLICES[1])}
-            scenario, method = self._scenario(most, INTERLEAVED), JOIN.join(methods)
+            scenario, method = self._scenario(most, INTERLEAVED), SEPARATOR.join(methods)
         else:
             methods, measure = [sets[0][1]], {"window_s": SET_S}
             scenario, method = self._scenario(most), methods[0]
@@ -166,7 +166,7 @@ class Study:
     def _now(self) -> str:
         """What the cell under way says of itself, such as its rate; empty while none is."""
         with suppress(OSError, ValueError):  # it may end in between
-            live = self.folder.glob(f"cells/*/*/*/r1/a*/log/{LIVE}")
+            live = self.folder.glob(f"cells/*/*/*/r1/a*/log/{PROGRESS_FILE}")
             newest = max(live, key=lambda path: path.stat().st_mtime)
             return newest.read_text(encoding="utf-8").replace("samples/s", f"{self.request.unit}/s")
         return ""
@@ -179,7 +179,7 @@ class Study:
         if newest is None:
             log = self.folder / "plan" / "log.txt"
             raise ValueError(f"{cell} was not measured; Snakemake said: {log}")
-        record = run_json.read(newest)
+        record = run_json.read_record(newest)
         if record.status != "completed":
             raise ValueError(f"{self.request.title}: {record.status}: {record.reason}")
         return record

@@ -17,7 +17,7 @@ from typing import Any
 
 from workflow.collocation.study import variables
 from workflow.collocation.study.errors import not_allowed
-from workflow.collocation.study.load import check, load_workloads
+from workflow.collocation.study.load import load_workloads, validate
 from workflow.collocation.study.redaction import redacted_words
 from workflow.collocation.study.workloads import PYTHON, CommandWorkload
 
@@ -87,7 +87,7 @@ def of_script(
     entry |= {"steps": steps} if steps else {}
     entry |= {"first_step_s": first_step_s} if first_step_s else {}
     entry["environment"] = _environment()
-    missing = check(CommandWorkload, entry | {"run": checked}, "command").missing
+    missing = validate(CommandWorkload, entry | {"run": checked}, "command").missing
     if missing:
         raise ValueError(" ".join(missing.values()))
     files = [word for word in checked if re.search(r"\w\.(py|sh)$", word)]
@@ -121,10 +121,10 @@ def _environment() -> dict[str, str | None]:
     """
 
     def ours(name: str) -> bool:
-        return variables.OF_THE_STUDY.fullmatch(name) or variables.passes(name)
+        return variables.SET_BY_STUDY.fullmatch(name) or variables.is_passed(name)
 
     names = [name for name in sorted(os.environ) if not (ours(name) or OF_A_SHELL.fullmatch(name))]
-    return {name: os.environ[name] if variables.recorded(name) else None for name in names}
+    return {name: os.environ[name] if variables.is_recorded(name) else None for name in names}
 
 
 def _program(word: str, directory: Path) -> str:

@@ -11,8 +11,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from analysis.advice.job.request import CPU
 from workflow.collocation.study.errors import ConfigError
-from workflow.collocation.study.load import check, load_workloads
-from workflow.collocation.study.methods import MOST_MEMBERS
+from workflow.collocation.study.load import load_workloads, validate
+from workflow.collocation.study.methods import MAX_MEMBERS
 from workflow.collocation.study.redaction import HIDDEN, redacted_words
 from workflow.collocation.study.regular_files import read_text
 
@@ -43,7 +43,7 @@ class Recipe(BaseModel, strict=True, allow_inf_nan=False):
 
     run: Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
     folder: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
-    jobs: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]
+    jobs: Annotated[int, Field(ge=1, le=MAX_MEMBERS)]
     method: Annotated[Literal["separate", "mps"], BeforeValidator(_method)]
     cores: Annotated[int, Field(ge=1, le=8192)] | None = None  # the most that Linux knows
     memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
@@ -66,7 +66,7 @@ def recipe(given: Recipe, system: str = "bash") -> str:
 def read_advice(path: Path) -> Recipe:
     """What an advice.json advises to start. Raises ValueError with one line that names the file."""
     try:
-        given = check(Recipe, json.loads(read_text(path)), str(path))
+        given = validate(Recipe, json.loads(read_text(path)), str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ConfigError as error:

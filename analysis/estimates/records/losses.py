@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workflow.collocation.record.run_json import Member, Record
+from workflow.collocation.record.run_json import MemberRecord, Record
 from workflow.collocation.study.names import conditions_of, parse_scenario
 
 AGREES, DIFFERS = "agrees", "differs"
@@ -63,7 +63,7 @@ def members_of(record: Record) -> list[Losses]:
     return found
 
 
-def _alone(record: Record, member: Member) -> bool:
+def _alone(record: Record, member: MemberRecord) -> bool:
     """Whether it is the job alone of a completed interleaved cell."""
     conditions = conditions_of(record.cell.scenario, record.cell.method)
     own = [conditions[name] for name in member.windows if name in conditions]

@@ -12,7 +12,7 @@ from analysis.estimates.records.losses import loss_checks, members_of
 from analysis.estimates.records.read import Attempt, read_study
 from analysis.estimates.records.schema import SCHEMA
 from analysis.files import one_line, read_table, write_table
-from workflow.collocation.record.run_json import Member, Record
+from workflow.collocation.record.run_json import MemberRecord, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.study.names import BEFORE, INTERLEAVED
 
@@ -69,7 +69,7 @@ def _cell_columns(record: Record) -> dict:
     }
 
 
-def _member_columns(record: Record, member: Member) -> dict:
+def _member_columns(record: Record, member: MemberRecord) -> dict:
     spec = record.jobs[member.member]
     data = next((d for d in record.data if d.get("dataset") == spec.get("dataset")), {})
     same_name = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")

@@ -26,7 +26,7 @@ def read_study(study: str, listed: Path) -> list[Attempt]:
     found = []
     for path in map(Path, read_text(listed).splitlines()):
         try:
-            record = run_json.read(path)
+            record = run_json.read_record(path)
         except NoRecord as error:
             raise ValueError(f"{path}: {error}") from None
         if record.study != study:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workflow.collocation.study.errors import printable
-from workflow.collocation.study.regular_files import descriptor, read_json
+from workflow.collocation.study.regular_files import open_descriptor, read_json
 
 POLL_S = 0.2
 FLAGS = os.O_RDWR | os.O_NOFOLLOW
@@ -101,9 +101,9 @@ def _open(path: Path) -> int:
     (fs.protected_regular).
     """
     try:
-        return descriptor(path, FLAGS)
+        return open_descriptor(path, FLAGS)
     except FileNotFoundError:
-        fd = descriptor(path, FLAGS | os.O_CREAT)
+        fd = open_descriptor(path, FLAGS | os.O_CREAT)
     with suppress(PermissionError):  # another user was first
         os.fchmod(fd, 0o666)
     return fd

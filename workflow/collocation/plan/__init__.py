@@ -1,1 +1,1 @@
-"""From a study to the jobs of one session: cells, what is pending, what it will take."""
+"""Plans one run: which cells are pending, on which device they run, and how long they take."""

@@ -1,18 +1,23 @@
-"""What has been measured: the attempts at a study's cells, found by their run.json files."""
+"""The attempts at a study's cells so far, read from their run.json files."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from workflow.collocation.record import run_json
-from workflow.collocation.record.run_json import Record
-from workflow.collocation.study.cell import digest
+from workflow.collocation.record.run_json import (
+    NoRecord,
+    OtherVersion,
+    Record,
+    read_record,
+)
+from workflow.collocation.study.cell import spec_digest
 from workflow.collocation.study.errors import ConfigError
+from workflow.collocation.study.layout import RUN
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """An attempt at a cell; `record` is None if that is corrupt."""
+class CellAttempt:
+    """One attempt at measuring a cell. record: None if its run.json is corrupt."""
 
     cell: str
     number: int
@@ -25,12 +30,12 @@ class Attempt:
 
     @cached_property
     def spec_digest(self) -> str | None:
-        """Equal to that of a planned cell's spec where it measured the same."""
-        return digest(self.record.spec) if self.record else None
+        """Digest of the specification that was measured."""
+        return spec_digest(self.record.spec) if self.record else None
 
     @property
     def refused_when_tried(self) -> bool:
-        """Unsupported for a reason that only trying showed, such as missing rights."""
+        """Whether only trying showed that it is unsupported, for example for missing rights."""
         return self.status == "unsupported" and self.record.phase is not None
 
     @property
@@ -42,27 +47,30 @@ class Attempt:
         return self.record and self.record.device
 
 
-def scan(folder: Path) -> dict[str, list[Attempt]]:
+def scan_attempts(folder: Path) -> dict[str, list[CellAttempt]]:
     """All attempts below `folder` (results/<study>/cells), by cell id, oldest first.
 
-    Raises ConfigError for a record of another version, OSError for one that cannot be read.
+    Raises ConfigError for a record of another version, or one that cannot be read.
     """
-    found: dict[str, list[Attempt]] = {}
-    names = [(path.parts[-2][1:], path) for path in folder.glob("*/*/*/r*/a*/run.json")]
-    for number, path in sorted((int(n), path) for n, path in names if n.isdecimal()):
+    numbered: list[tuple[int, Path]] = []
+    for path in folder.glob(f"*/*/*/r*/a*/{RUN}"):
+        number = path.parent.name[1:]
+        is_replicate = path.parents[1].name[1:].isdecimal()  # a copy is not, such as r1.old
+        if number.isdecimal() and is_replicate:
+            numbered.append((int(number), path))
+    attempts: dict[str, list[CellAttempt]] = {}
+    for number, path in sorted(numbered):
         cell = path.parents[1].relative_to(folder).as_posix()
-        if not cell.rpartition("/r")[2].isdecimal():  # somebody's copy of a replicate
-            continue
         record = None
         try:
-            found_here = run_json.read(path)
-            if (found_here.cell.id, found_here.cell.attempt) == (cell, number):
-                record = found_here
-        except run_json.OtherVersion as error:
+            record = read_record(path)
+        except OtherVersion as error:
             raise ConfigError(str(error)) from None
-        except PermissionError as error:  # of another user's command
+        except PermissionError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except (FileNotFoundError, run_json.NoRecord):
+        except (FileNotFoundError, NoRecord):
             pass
-        found.setdefault(cell, []).append(Attempt(cell, number, path, record))
-    return found
+        if record and (record.cell.id, record.cell.attempt) != (cell, number):
+            record = None
+        attempts.setdefault(cell, []).append(CellAttempt(cell, number, path, record))
+    return attempts

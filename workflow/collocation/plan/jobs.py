@@ -1,6 +1,6 @@
-"""What the jobs of a session find, and what it writes in its study's folder and sweeps from it.
+"""What a session prepares for its jobs in the study's folder, and removes after them.
 
-Jobs find an environment, a file each that says all that they need, and a warm server.
+Jobs get an environment, a file each with all that they need, and a server with torch imported.
 """
 
 import importlib.util
@@ -18,129 +18,142 @@ import psutil
 
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
-from workflow.collocation.record.source_digest import source_of
+from workflow.collocation.record.source_digest import source_file
 from workflow.collocation.run.preloaded import hold
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
-from workflow.collocation.study.errors import meant
+from workflow.collocation.study.errors import suggestion
+from workflow.collocation.study.layout import PLAN
 from workflow.collocation.study.regular_files import read_json
-from workflow.collocation.study.workloads import Trained
+from workflow.collocation.study.workloads import TrainedWorkload
 
-# Of config, to jobs.
-TOLD = {"gpu", "trainer", "timeout", "telemetry", "wait"}
-REGISTERED = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
-TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL")
+TASK_KEYS = {"gpu", "trainer", "timeout", "telemetry", "wait"}  # keys of config that jobs get
+REGISTERED_MODEL = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)  # in timm's files
+TRAINING_PACKAGES = ("torch", "torchvision", "timm", "sklearn", "PIL")
 
 
 def set_environment() -> None:
-    """What jobs inherit: this Python, this repository to import from, with whom they end."""
-    path = [str(ROOT), os.environ.get("PYTHONPATH")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    os.environ["PYTHONSAFEPATH"] = "1"  # not from the working directory: it may be a clone
+    """Set the environment variables that jobs inherit: this Python, and this repository."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ["PYTHONSAFEPATH"] = "1"  # the working directory may be another clone
     os.environ["PYTHON"] = sys.executable
-    os.environ["COLLOCATION_PARENT"] = str(os.getpid())
+    os.environ["COLLOCATION_PARENT"] = str(os.getpid())  # jobs end when this process does
 
 
 def obstacle(session: Session) -> str:
-    """Why its jobs cannot begin, a line for each reason; empty if they can."""
-    trained = session.jobs and session.config.trainer == "models.train"
-    if trained and (missing := absent(TRAINING)):
+    """Why the session's jobs cannot begin, a line for each reason; empty if they can."""
+    will_train = session.jobs and session.config.trainer == "models.train"
+    if will_train and (missing := missing_packages(TRAINING_PACKAGES)):
         return (
             f"{len(session.jobs)} cells to run, but not installed: {', '.join(missing)}; "
             "they are in the extra 'train' of pyproject.toml, and drawing needs none of them"
         )
-    if session.outdated():
+    if session.is_outdated():
         return "another run has just changed this study; start again"
-    return "\n".join(mistakes(session))
+    return "\n".join(workload_mistakes(session))
 
 
-def absent(packages: Iterable[str]) -> list[str]:
+def missing_packages(packages: Iterable[str]) -> list[str]:
+    """Those of the packages that are not installed."""
     return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
-def mistakes(session: Session) -> list[str]:
-    """One line for each model, class or script of the jobs' workloads that is not there.
+def workload_mistakes(session: Session) -> list[str]:
+    """A line for each model, class or script that a workload names and that does not exist.
 
-    Nothing is imported: it is looked up in files, which takes no torch and runs nobody's code.
+    Names are looked up in source files, so no code is imported.
     """
-    jobs = [job.cell.spec for job in session.jobs if session.refusal(job.cell) is None]
-    wanted = {member.workload: member.job for spec in jobs for member in spec.members}
-    found = {name: job.missing for name, job in wanted.items()}
-    if session.config.trainer == "models.train":
-        found |= {n: unknown(job) for n, job in wanted.items() if isinstance(job, Trained)}
-    source = session.config.workloads
-    return [f"{source}: {n}.{key}: {said}" for n, of in found.items() for key, said in of.items()]
+    workloads = {}
+    for job in session.jobs:
+        if session.refusal(job.cell) is None:
+            workloads |= {member.workload: member.job for member in job.cell.spec.members}
+    lines = []
+    for name, workload in workloads.items():
+        mistakes = workload.missing
+        if session.config.trainer == "models.train" and isinstance(workload, TrainedWorkload):
+            mistakes = unknown_names(workload)
+        for key, sentence in mistakes.items():
+            lines.append(f"{session.config.workloads}: {name}.{key}: {sentence}")
+    return lines
 
 
-def unknown(job: Trained) -> dict[str, str]:
-    """Key → what it names that neither timm nor the user's own file has, in a sentence."""
-    for key, own in job.own_code.items():
-        module, _, name = own.partition(":")
-        if file := source_of(own):
-            words = re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))
+def unknown_names(workload: TrainedWorkload) -> dict[str, str]:
+    """Key → a sentence on the model or class that neither timm nor the user's file has."""
+    for key, code in workload.user_code.items():
+        module, _, name = code.partition(":")
+        if path := source_file(code):
+            words = re.findall(r"\w+", path.read_text(encoding="utf-8", errors="replace"))
             if name not in words:
-                return {key: f"'{module}' has no '{name}'{meant(name, words)}"}
+                return {key: f"'{module}' has no '{name}'{suggestion(name, words)}"}
         elif not importlib.util.find_spec(module.partition(".")[0]):
             return {key: f"there is no module '{module}'"}
-    name = job.model.partition(".")[0]  # of weights nothing is said
-    if job.kind == "vision" and ":" not in job.model and name not in _timms():
-        return {"model": f"'{job.model}' is no model of timm{meant(name, _timms())}"}
+    if workload.kind == "vision" and ":" not in workload.model:
+        name = workload.model.partition(".")[0]  # without the name of pretrained weights
+        if name not in _timm_models():
+            close = suggestion(name, _timm_models())
+            return {"model": f"'{workload.model}' is no model of timm{close}"}
     return {}
 
 
 @cache
-def _timms() -> set[str]:
+def _timm_models() -> set[str]:
     spec = importlib.util.find_spec("timm")
-    files = Path(spec.origin).with_name("models").glob("*.py") if spec else ()
-    return {name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
+    models: set[str] = set()
+    for path in Path(spec.origin).with_name("models").glob("*.py") if spec else ():
+        models.update(REGISTERED_MODEL.findall(path.read_text(encoding="utf-8")))
+    return models
 
 
-def preloaded(session: Session) -> AbstractContextManager[str | None]:
-    """The name of a server with one import of the trainer, where more than one job will train."""
+def preloaded_server(session: Session) -> AbstractContextManager[str | None]:
+    """The name of a server that has imported the trainer, if more than one job will train."""
     training = [job for job in session.jobs if session.refusal(job.cell) is None]
     if len(training) < 2:
         return nullcontext()
     return hold(session.config.trainer, session.folder / "log" / "preloaded.log")
 
 
-def holder(session: Session) -> dict:
-    """What a lock says of this invocation."""
+def lock_holder(session: Session) -> dict:
+    """What the lock of a study's folder says of this process."""
     return {"pid": os.getpid(), "user": psutil.Process().username(), "study": session.name}
 
 
 def write_plan(session: Session) -> None:
-    """plan.json: what analysis may expect. A study with cells to measure is not complete."""
+    """Write plan.json, and mark a study with pending cells as not complete."""
     session.folder.mkdir(parents=True, exist_ok=True)
-    plan = session.folder / "plan.json"
-    plan.unlink(missing_ok=True)  # in its place may be a pipe, which would be waited for
-    plan.write_text(session.expected, encoding="utf-8")
+    path = session.folder / PLAN
+    path.unlink(missing_ok=True)  # it may be a pipe, and writing would wait for a reader
+    path.write_text(session.plan_json, encoding="utf-8")
     if session.jobs:
         (session.folder / "complete").unlink(missing_ok=True)
 
 
-def bring_back_to_now(session: Session, more: Iterable[str]) -> None:
-    """Date files of the future now: Snakemake removes an output that is older than its input.
+def date_future_files_now(session: Session, inputs: Iterable[str]) -> None:
+    """Set times in the future to now: Snakemake removes outputs that are older than their inputs.
 
-    more: what jobs read beside the study's files. Raises OSError with one line.
+    inputs: files that jobs read outside the study's folder. Raises OSError with one line.
     """
-    for path in (*map(Path, more), *session.folder.rglob("*.*")):
+    for path in (*map(Path, inputs), *session.folder.rglob("*.*")):
         if path.is_file() and path.stat().st_mtime > time.time():
             try:
                 os.utime(path)
             except PermissionError:
-                said = "is of the future and cannot be dated now; set the clock, or have it touched"
-                raise OSError(f"{path}: {said}") from None
+                reason = (
+                    "is of the future and cannot be dated now; set the clock, or have it touched"
+                )
+                raise OSError(f"{path}: {reason}") from None
 
 
-def write(session: Session, preloaded: str | None) -> None:
-    """A file for each job, and the list of records; those of earlier runs go.
+def write_job_files(session: Session, preloaded: str | None) -> None:
+    """Write a file for each job, and the list of records; those of earlier runs are removed.
 
     preloaded: the name of the server that has imported the trainer.
     """
-    shutil.rmtree(session.folder / "jobs", ignore_errors=True)
-    (session.folder / "jobs").mkdir(parents=True, exist_ok=True)
-    records = "".join(f"{path}\n" for path in (*session.measured, *session.coming))
-    (session.folder / "jobs" / "records.txt").write_text(records, encoding="utf-8")
+    folder = session.folder / "jobs"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    records = "".join(f"{path}\n" for path in (*session.measured_records, *session.planned_records))
+    (folder / "records.txt").write_text(records, encoding="utf-8")
     common = {
         "study": session.name,
         "needs_gpu": session.on_gpu if session.remote else session.device is not None,
@@ -148,51 +161,53 @@ def write(session: Session, preloaded: str | None) -> None:
         "session": session.id,
         "preloaded": preloaded,
         "deadline": session.deadline,
-        **session.config.model_dump(include=TOLD),
+        **session.config.model_dump(include=TASK_KEYS),
     }
     if session.remote and not session.on_gpu:
-        common["gpu"] = "cpu"  # whatever there is
-    left: dict[str, float] = {}  # device → seconds of the jobs that follow
-    for place, job in reversed([*enumerate(session.jobs, 1)]):
-        if session.usable[1:]:  # else a job finds the one there is
+        common["gpu"] = "cpu"
+    device_seconds: dict[str, float] = {}  # of this job and those after it
+    for position, job in reversed([*enumerate(session.jobs, 1)]):
+        if len(session.usable_gpus) > 1:  # with one GPU a job finds it by itself
             common["gpu"] = job.device
-        with_it = job.spend(left)
+        remaining_s = job.add_to(device_seconds)
         task = Task(
             cell=job.cell.id,
             attempt=job.attempt,
-            output=session.record(job.path),
+            output=session.record_path(job.path),
             spec=job.cell.spec,
-            place=f"{place}/{len(session.jobs)}",
-            left_s=round(with_it - job.estimate_s),
+            place=f"{position}/{len(session.jobs)}",
+            left_s=round(remaining_s - job.estimate_s),
             estimate_s=round(job.estimate_s),
-            given_up=session.folder / "jobs" / f"given_up-{session.keys.index(job.device)}",
+            given_up=folder / f"given_up-{session.device_names.index(job.device)}",
             **common,
         )
-        task.write(session.folder / "jobs" / f"{job.path}.json")
+        task.write(folder / f"{job.path}.json")
 
 
 def sweep_postponed(session: Session) -> tuple[str, bool]:
-    """Remove the markers of cells that were left for later: nothing was measured of them.
+    """Remove the records of postponed cells, of which nothing was measured.
 
-    A study that lacks them is not complete. Gives what to tell of cells that are left and why,
-    empty if none is, and whether something else than the budget was in their way.
+    Returns a sentence on the cells that are left, empty if none is, and whether anything but the
+    budget kept them from running. A study with cells left is marked as not complete.
     """
-    written = {p: read_json(p) for p in map(Path, session.coming) if p.exists()}
-    swept = {path: said for path, said in written.items() if said["status"] == "postponed"}
-    for path in swept:
+    paths = [Path(path) for path in session.planned_records]
+    records = {path: read_json(path) for path in paths if path.exists()}
+    postponed = [path for path, record in records.items() if record["status"] == "postponed"]
+    for path in postponed:
         path.unlink()
-    left = len(swept) + len(session.later)
-    full = sum(
-        said["status"] == "out_of_memory" and "--interleaved/" in path.as_posix()
-        for path, said in written.items()
-    )
-    if left or full:
+    reasons = {records[path].get("reason") for path in postponed} - {None, LATE}
+    too_large = [
+        path
+        for path, record in records.items()
+        if record["status"] == "out_of_memory" and "--interleaved/" in path.as_posix()
+    ]
+    unmeasured = len(postponed) + len(session.later)
+    if unmeasured or too_large:
         (session.folder / "complete").unlink(missing_ok=True)
-    reasons = {said.get("reason") for said in swept.values()} - {None, LATE}
-    if left:
-        why = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
-        return f"{left} cells are left{why}the same command carries on", bool(reasons)
-    if full:
-        sets = "the same command measures their sets in cells of their own"
-        return f"{full} cells have no room for all conditions at once: {sets}", False
+    if unmeasured:
+        cause = f": {'; '.join(sorted(reasons))}; " if reasons else " for later (budget): "
+        return f"{unmeasured} cells are left{cause}the same command carries on", bool(reasons)
+    if too_large:
+        remedy = "the same command measures their sets in cells of their own"
+        return f"{len(too_large)} cells have no room for all conditions at once: {remedy}", False
     return "", False

@@ -1,6 +1,6 @@
-"""One run of the workflow: config → study, devices, cells, and what is to be measured now.
+"""One run of the workflow: its config, study, devices and cells, and the cells to measure now.
 
-It writes nothing; jobs.py does.
+This module writes nothing; jobs.py does.
 """
 
 import hashlib
@@ -15,126 +15,138 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from workflow.collocation import ROOT, gpu
+from workflow.collocation import gpu
 from workflow.collocation.gpu import cores, find_devices
 from workflow.collocation.plan import pending
-from workflow.collocation.plan.attempts import Attempt, scan
+from workflow.collocation.plan.attempts import CellAttempt, scan_attempts
 from workflow.collocation.plan.datasets import Datasets
-from workflow.collocation.plan.duration import Estimates
 from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import MEASURED
-from workflow.collocation.record.source_digest import code, own_digest
+from workflow.collocation.record.source_digest import code_digest, user_code_digest
 from workflow.collocation.run.conductor import TIMEOUTS
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import refusal
 from workflow.collocation.study import grid
-from workflow.collocation.study.definition import Config, Study, seconds
+from workflow.collocation.study.definition import Config, Study, parse_seconds
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.grid import Cell
+from workflow.collocation.study.layout import MANIFEST, RUN, RUNS
 from workflow.collocation.study.load import (
     CONFIG_SOURCE,
     as_yaml,
+    choose_study,
+    find_config_file,
     load_config,
     load_study,
     load_workloads,
 )
 from workflow.collocation.study.regular_files import read_text
 
-MANIFEST = "MANIFEST.sha256"  # in the folder of a study that ships; see release/
-
 
 @dataclass
 class Session:
-    """What one run is about. Build it with `open_session`. Paths are as the config gives them."""
+    """One run of the workflow. `open_session` builds it. Paths are as the config gives them.
+
+    study_reason: why it is this study. usable_gpus: none: the CPU is used. max_gpus: how many are
+    used at the same time. no_gpu_reason: why there is no GPU, or why one was left out. remote: the
+    jobs run on a cluster's machines. deadline: Unix time at which the budget ends. merged_cells:
+    cells of replicates that were merged in. jobs, later: cells to run now, and beyond the budget.
+    """
 
     config: Config
     name: str
-    why: str
+    study_reason: str
     study: Study
     cells: list[Cell]
-    usable: list[gpu.Device]  # GPUs that it may use; none: the CPU
-    attempts: dict[str, list[Attempt]]
-    gpus: int = 1  # how many it uses at once
-    no_gpu: str = ""  # why there is none, or one was left out
-    remote: bool = False  # its jobs run on a cluster's machines, each on the device it is given
+    usable_gpus: list[gpu.Device]
+    attempts: dict[str, list[CellAttempt]]
+    max_gpus: int = 1
+    no_gpu_reason: str = ""
+    remote: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    deadline: float | None = None  # Unix time at which the budget ends
-    elsewhere: list[Cell] = field(default_factory=list)  # of replicates that were merged in
-    jobs: list[pending.Job] = field(default_factory=list)
-    later: list[pending.Job] = field(default_factory=list)
+    deadline: float | None = None
+    merged_cells: list[Cell] = field(default_factory=list)
+    jobs: list[pending.PendingCell] = field(default_factory=list)
+    later: list[pending.PendingCell] = field(default_factory=list)
     _refusals: dict[tuple, str | None] = field(default_factory=dict)
 
     # -- devices --------------------------------------------------------------------------------
 
     @property
     def devices(self) -> list[gpu.Device]:
-        """The GPUs that it uses: the first ones, and those on which replicates were begun."""
+        """The GPUs in use: the first ones, and those on which replicates were begun."""
         begun = {job.device for job in self.jobs}
-        return [d for i, d in enumerate(self.usable) if i < self.gpus or d.uuid in begun]
+        first = self.usable_gpus[: self.max_gpus]
+        return first + [d for d in self.usable_gpus[self.max_gpus :] if d.uuid in begun]
 
     @property
     def device(self) -> gpu.Device | None:
-        """The first of its GPUs."""
-        return next(iter(self.usable), None)
+        """The first usable GPU."""
+        return next(iter(self.usable_gpus), None)
 
     @property
-    def keys(self) -> list[str]:
-        """Names of its devices in records and locks; on a cluster, one for each replicate."""
+    def device_names(self) -> list[str]:
+        """Names of the devices in records and locks; on a cluster one for each replicate."""
         if self.remote:
-            return [*self.places.values()]
-        return [each.uuid for each in self.usable] or [f"cpu:{provenance.machine_alias()}"]
+            return [*self.replicate_devices.values()]
+        cpu = f"cpu:{provenance.machine_alias()}"
+        return [device.uuid for device in self.usable_gpus] or [cpu]
 
     @cached_property
-    def places(self) -> dict[int, str]:
-        """Replicate → key of the device of its cells that need others."""
+    def replicate_devices(self) -> dict[int, str]:
+        """Replicate → name of the device of its baselines and the cells that need them."""
         if self.remote:
-            return {cell.replicate: pending.unknown(cell.replicate) for cell in self.cells}
-        return pending.places(self.cells, self.attempts, self.keys, self.gpus, self.stale)
+            return {cell.replicate: pending.unknown_device(cell.replicate) for cell in self.cells}
+        return pending.choose_devices(
+            self.cells, self.attempts, self.device_names, self.max_gpus, self.is_stale
+        )
 
     @cached_property
     def on_gpu(self) -> bool:
-        """Whether its cells are a GPU's: what a CPU measured never stands for those."""
-        made_for_one = not self.study.cpu and self.config.gpu != "cpu"
-        return self.device is not None or self.holds_gpu_cells or made_for_one
+        """Whether the cells are for a GPU; a CPU's results never stand for those."""
+        made_for_gpu = not self.study.cpu and self.config.gpu != "cpu"
+        return self.device is not None or self.holds_gpu_cells or made_for_gpu
 
     @cached_property
     def holds_gpu_cells(self) -> bool:
+        """Whether the study has results of a GPU."""
         return any(attempt.on_gpu for tried in self.attempts.values() for attempt in tried)
 
     @property
     def forbidden(self) -> str | None:
-        """Why its jobs must not run here, and what to do; None if they may."""
-        given = self.device is not None or (self.remote and self.config.gpu != "cpu")
-        if not self.jobs or not self.on_gpu or given:
+        """Why the jobs must not run here, and what to do; None if they may."""
+        has_gpu = self.device is not None or (self.remote and self.config.gpu != "cpu")
+        if not self.jobs or not self.on_gpu or has_gpu:
             return None
-        said = f"study '{self.name}' is made for a GPU"
-        then = "gpu=cpu measures it on the CPU all the same"
+        problem = f"study '{self.name}' is made for a GPU"
+        remedy = "gpu=cpu measures it on the CPU all the same"
         if self.holds_gpu_cells:
-            said = f"study '{self.name}' holds cells of a GPU"
-            then = "gpu=cpu with another results folder measures it on the CPU"
-        return f"{said}, and none is used here ({self.no_gpu}); {then}"
+            problem = f"study '{self.name}' holds cells of a GPU"
+            remedy = "gpu=cpu with another results folder measures it on the CPU"
+        return f"{problem}, and none is used here ({self.no_gpu_reason}); {remedy}"
 
     # -- what is measured -----------------------------------------------------------------------
 
     @cached_property
-    def _today(self) -> tuple:
-        return code(), provenance.versions(self.device.driver if self.device else None)
+    def _current_code(self) -> tuple[str, dict[str, str | None]]:
+        driver = self.device.driver if self.device else None
+        return code_digest(), provenance.package_versions(driver)
 
-    def _differs(self, attempt: Attempt) -> bool:
-        return bool(provenance.mismatches(attempt.record.provenance, *self._today))
+    def _is_mismatched(self, attempt: CellAttempt) -> bool:
+        return bool(provenance.mismatches(attempt.record.provenance, *self._current_code))
 
-    def stale(self, attempt: Attempt) -> bool:
-        """Whether an attempt is to be made again, as config's `rerun` has it."""
-        return self.config.rerun == "mismatched" and self._differs(attempt)
+    def is_stale(self, attempt: CellAttempt) -> bool:
+        """Whether the config demands that a result is measured again."""
+        return self.config.rerun == "mismatched" and self._is_mismatched(attempt)
 
-    def mismatched(self) -> list[Attempt]:
-        """Measured attempts that today's code or versions would not reproduce as they are."""
-        found = pending.finished(self.cells, self.attempts)
-        return [a for a in found if a.status in MEASURED and self._differs(a)]
+    def mismatched(self) -> list[CellAttempt]:
+        """Results of other code or versions than the current ones."""
+        counted = pending.counted_attempts(self.cells, self.attempts)
+        return [a for a in counted if a.status in MEASURED and self._is_mismatched(a)]
 
     @property
     def measuring(self) -> bool:
-        """Whether cells may be planned: a sealed study is an input unless config says otherwise."""
+        """Whether cells may be measured: by default unless the study ships."""
         return not self.sealed if self.config.measure is None else self.config.measure
 
     @property
@@ -150,61 +162,65 @@ class Session:
     def cells_folder(self) -> Path:
         return self.folder / "cells"
 
-    def record(self, path: str) -> str:
-        """run.json of an attempt's folder below `cells_folder`."""
-        return (self.cells_folder / path / "run.json").as_posix()
+    def record_path(self, job_path: str) -> str:
+        """The run.json of an attempt's folder below `cells_folder`."""
+        return (self.cells_folder / job_path / RUN).as_posix()
 
     @cached_property
-    def measured(self) -> list[str]:
-        """run.json of every attempt that exists and counts."""
-        cells = [*self.cells, *self.elsewhere]
-        found = pending.finished(cells, self.attempts, self.sealed)
-        return [attempt.path.as_posix() for attempt in found]
+    def measured_records(self) -> list[str]:
+        """The run.json of every attempt that counts."""
+        cells = [*self.cells, *self.merged_cells]
+        counted = pending.counted_attempts(cells, self.attempts, self.sealed)
+        return [attempt.path.as_posix() for attempt in counted]
 
-    def outdated(self) -> bool:
+    @property
+    def planned_records(self) -> list[str]:
+        """The run.json of every job to run."""
+        return [self.record_path(job.path) for job in self.jobs]
+
+    def is_outdated(self) -> bool:
         """Whether another run has changed the study since this one was planned."""
-        return scan(self.cells_folder) != self.attempts
+        return scan_attempts(self.cells_folder) != self.attempts
 
     @property
-    def coming(self) -> list[str]:
-        """run.json of every job to run."""
-        return [self.record(job.path) for job in self.jobs]
+    def tables_current(self) -> bool:
+        """Whether the tables were made from exactly the records that count.
 
-    @property
-    def merged(self) -> bool:
-        """Whether the tables are of the records that count. Those that were merged are listed:
-        times of files tell nothing in a copy, or where the clock was set back.
+        The list of merged records says so; file times mean nothing in a copy.
         """
-        runs = self.folder / "runs.txt"
-        listed = read_text(runs).splitlines() if runs.exists() else None
-        return listed is not None and {*listed} == {*self.measured, *self.coming}
+        path = self.folder / RUNS
+        if not path.exists():
+            return False
+        return {*read_text(path).splitlines()} == {*self.measured_records, *self.planned_records}
 
     @property
     def seconds(self) -> float:
-        """What its jobs will take, devices side by side."""
-        spent: dict[str, float] = {}
-        return max((job.spend(spent) for job in self.jobs), default=0.0)
+        """How long the jobs will take, on all devices in parallel."""
+        device_seconds: dict[str, float] = {}
+        return max((job.add_to(device_seconds) for job in self.jobs), default=0.0)
 
-    def refusal(self, cell: Cell, key: str = "") -> str | None:
-        """Why the cell cannot run here and now, or None. key: of the device; else its replicate's.
-        A card is asked once for each cell; one of a cluster cannot be: what its job said last
-        stands.
+    def refusal(self, cell: Cell, device_name: str = "") -> str | None:
+        """Why a cell cannot run on a device, by default its replicate's, or None.
+
+        A cluster's devices cannot be asked, so the newest result of the cell is the answer.
         """
         if self.remote and self.on_gpu:
-            tried = pending.same(cell, self.attempts)
-            return pending.refused([attempt for attempt in tried if attempt.on_gpu])
-        asked = cell.id, key or self.places.get(cell.replicate)
-        if asked not in self._refusals:
-            device = next((each for each in self.usable if each.uuid == asked[1]), self.device)
-            self._refusals[asked] = refusal(cell.spec, device)
-        return self._refusals[asked]
+            tried = pending.attempts_at(cell, self.attempts)
+            return pending.refusal_reason([attempt for attempt in tried if attempt.on_gpu])
+        name = device_name or self.replicate_devices.get(cell.replicate)
+        if (cell.id, name) not in self._refusals:
+            by_name = {device.uuid: device for device in self.usable_gpus}
+            self._refusals[cell.id, name] = refusal(cell.spec, by_name.get(name, self.device))
+        return self._refusals[cell.id, name]
 
     @cached_property
     def datasets(self) -> Datasets:
         """The datasets that the jobs need."""
         sizes: dict[str, set[int]] = {}
         for job in self.jobs:
-            for member in job.cell.spec.members if self.refusal(job.cell) is None else ():
+            if self.refusal(job.cell) is not None:
+                continue
+            for member in job.cell.spec.members:
                 if member.job.dataset:
                     sizes.setdefault(member.job.dataset, set()).add(member.job.input_size)
         return Datasets(self.config, self.study, self.folder, sizes)
@@ -212,52 +228,55 @@ class Session:
     # -- for Snakemake's rules --------------------------------------------------------------------
 
     @cached_property
-    def job_at(self) -> dict[str, pending.Job]:
-        """By its attempt's folder below `cells_folder`."""
+    def jobs_by_path(self) -> dict[str, pending.PendingCell]:
+        """Attempt's folder below `cells_folder` → job."""
         return {job.path: job for job in self.jobs}
 
     @property
     def threads(self) -> int:
-        """Cores that Snakemake counts for a cell: its GPUs' cells are to fit side by side."""
-        if not self.devices:
-            return self.study.cores_for
-        return max(1, min(self.study.cores_for, cores.usable() // len(self.devices)))
+        """Cores that Snakemake counts for a cell, so that all GPUs can run one at the same time."""
+        share = cores.usable() // len(self.devices) if self.devices else self.study.cores_for
+        return max(1, min(self.study.cores_for, share))
 
-    def on_card(self, number: int) -> Callable:
-        """How many of the GPU with this number a job takes: 1 or 0."""
+    def card_resource(self, number: int) -> Callable:
+        """A function for Snakemake: 1 if a job takes the GPU with this number, else 0."""
         uuid = self.devices[number].uuid
-        return lambda wildcards: int(self.job_at[wildcards.job].device == uuid)
+        return lambda wildcards: int(self.jobs_by_path[wildcards.job].device == uuid)
 
-    def replicate(self, kinds: dict[str, str]) -> Callable:
-        """The name of a job's replicate, which is one job of a cluster, so that its cells run one
-        after the other on one GPU. kinds: gets what --group-components calls it.
-        """
-        names = {path: f"replicate{job.cell.replicate}" for path, job in self.job_at.items()}
-        kinds |= dict.fromkeys(names.values(), "replicate")
-        return lambda wildcards: names[wildcards.job]
+    def replicate_groups(self, components: dict[str, str]) -> Callable:
+        """A function for Snakemake: the name of the group of a job's replicate.
 
-    def needed(self, path: str) -> list[str]:
-        """The files that say that a job's data are ready. Of a cell that is not to be measured now
-        it ends the run: a job would begin by removing its output.
+        A replicate is one job of a cluster, so that its cells run one after the other on one GPU.
+        components: Snakemake's groups and the names that --group-components uses, extended here.
         """
-        if path not in self.job_at:
-            record = self.record(path)
-            done = f"nothing to do: {record} is measured already"
+        groups = {path: f"replicate{job.cell.replicate}" for path, job in self.jobs_by_path.items()}
+        components |= dict.fromkeys(groups.values(), "replicate")
+        return lambda wildcards: groups[wildcards.job]
+
+    def data_files(self, job_path: str) -> list[str]:
+        """The files that exist once a job's datasets are ready.
+
+        Ends the run if the cell is not to be measured now, before Snakemake removes its record.
+        """
+        if job_path not in self.jobs_by_path:
+            record = self.record_path(job_path)
+            measured = f"nothing to do: {record} is measured already"
             other = f"{record} is not to be measured now, by the study's plan"
-            print(done if record in self.measured else other, file=sys.stderr)
+            print(measured if record in self.measured_records else other, file=sys.stderr)
             sys.exit(1)
         return self.datasets.ready_files()
 
-    def runtime_min(self, path: str) -> int:
-        """Minutes after which a job may be ended from outside: its own time-outs come before."""
-        job = self.job_at[path]
+    def runtime_min(self, job_path: str) -> int:
+        """Minutes after which a cluster may end a job: its own time-outs end it before that."""
+        job = self.jobs_by_path[job_path]
         first = next(j for j in self.jobs if j.cell.replicate == job.cell.replicate)
-        # A cluster adds the minutes of a replicate's cells up, of which one hangs at most.
+        # A cluster adds up the minutes of a replicate's cells, of which at most one hangs.
         if self.remote and job is not first:
             return math.ceil(2 * job.estimate_s / 60) + 1
-        phases = TIMEOUTS | self.config.timeout
-        own = sum(phases.values()) + phases["warm"] + seconds(self.config.wait)  # tuning is one too
-        return math.ceil((3 * job.estimate_s + own) / 60)
+        timeouts = TIMEOUTS | self.config.timeout
+        # Choosing kernels has the time-out of the phase `warm` as well.
+        timeout_s = sum(timeouts.values()) + timeouts["warm"] + parse_seconds(self.config.wait)
+        return math.ceil((3 * job.estimate_s + timeout_s) / 60)
 
     def settings(self) -> str:
         """This session's config as KEY=VALUE arguments, quoted for a shell."""
@@ -267,29 +286,27 @@ class Session:
     # -- for analysis -----------------------------------------------------------------------------
 
     @cached_property
-    def expected(self) -> str:
-        """What analysis may expect, as JSON: a line a cell."""
+    def plan_json(self) -> str:
+        """The cells that analysis may expect, as JSON with one line for each."""
         keys = ("id", "scenario", "implementation", "method", "replicate", "n")
-        cells = [
-            {key: getattr(cell, key) for key in keys}
-            | {
-                "workloads": [member.workload for member in cell.spec.members],
-                "measure": cell.spec.measure.kind,
-            }
-            for cell in (*self.cells, *self.elsewhere)
-        ]
-        return "[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n"
+        lines = []
+        for cell in (*self.cells, *self.merged_cells):
+            entry = {key: getattr(cell, key) for key in keys}
+            entry["workloads"] = [member.workload for member in cell.spec.members]
+            entry["measure"] = cell.spec.measure.kind
+            lines.append(json.dumps(entry))
+        return "[\n" + ",\n".join(lines) + "\n]\n"
 
     @property
     def plan_digest(self) -> str:
-        """Changes with the plan: figures show what is missing."""
-        return hashlib.sha256(self.expected.encode()).hexdigest()[:8]
+        """Changes with the plan, since figures show which cells are missing."""
+        return hashlib.sha256(self.plan_json.encode()).hexdigest()[:8]
 
 
-def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
-    """Read and check everything; plan what runs now, on `gpus` GPUs at most. Raises ConfigError.
+def open_session(values: dict, max_gpus: int = 1, remote: bool = False) -> Session:
+    """Read and check the config and the study, and plan what runs now. Raises ConfigError.
 
-    remote: the jobs are for a cluster: nothing of this machine's devices is used.
+    values: of the config. remote: the jobs are for a cluster, so this machine's devices are unused.
     """
     config = load_config(values)
     for key in ("results", "data"):
@@ -301,82 +318,76 @@ def open_session(values: dict, gpus: int = 1, remote: bool = False) -> Session:
         raise ConfigError("study: auto looks at this machine, and the jobs run elsewhere; name one")
     if remote and config.gpu not in ("auto", "cpu"):
         raise ConfigError(f"gpu: {config.gpu!r} is for this machine; elsewhere allowed: auto, cpu")
-    workloads = load_workloads(find_file(config.workloads))
-    devices, why_not = [], "its jobs run elsewhere"
+    workloads = load_workloads(find_config_file(config.workloads))
+    devices, no_gpu_reason = [], "its jobs run elsewhere"
     if not remote:
-        devices, why_not = find_devices(config.gpu)
-    name, why = _choose(config, *(("paper", "a CUDA machine") if devices else ("smoke", why_not)))
-    study = load_study(find_file(config.studies), name, workloads)
-    digests = {
-        key: own_digest(each.own_code.values(), each.own_files) for key, each in workloads.items()
-    }
-    sources = {key: digest for key, digest in digests.items() if digest}
-    attempts = scan(Path(config.results, name, "cells"))
-    cells = grid.expand(study, workloads, sources, pending.full(attempts))
+        devices, no_gpu_reason = find_devices(config.gpu)
+    default = ("paper", "a CUDA machine") if devices else ("smoke", no_gpu_reason)
+    name, study_reason = choose_study(config, *default)
+    study = load_study(find_config_file(config.studies), name, workloads)
+    sources = {}
+    for workload_name, workload in workloads.items():
+        if digest := user_code_digest(workload.user_code.values(), workload.user_files):
+            sources[workload_name] = digest
+    attempts = scan_attempts(Path(config.results, name, "cells"))
+    cells = grid.expand(study, workloads, sources, pending.cells_out_of_memory(attempts))
     session = Session(
-        *(config, name, why, study, cells, devices, attempts),
-        gpus=1 if remote else max(gpus, 1),
-        no_gpu=why_not,
+        config=config,
+        name=name,
+        study_reason=study_reason,
+        study=study,
+        cells=cells,
+        usable_gpus=devices,
+        attempts=attempts,
+        max_gpus=1 if remote else max(max_gpus, 1),
+        no_gpu_reason=no_gpu_reason,
         remote=remote,
-        elsewhere=grid.elsewhere(cells, attempts),
+        merged_cells=grid.merged_cells(cells, attempts),
     )
     session.id = config.session or session.id
     if session.measuring:
-        _plan(session)
+        _plan_jobs(session)
     return session
 
 
 def open_posted(values: dict) -> Session:
-    """For a job of a cluster, which reads the Snakefile again. Nothing is planned: its cells are
-    those that the first session has written files for. Raises ConfigError.
+    """The session of a cluster's job, which reads the Snakefile again.
+
+    Nothing is planned: its jobs are those for which the first session has written files. Raises
+    ConfigError.
     """
     config = load_config(values)
-    workloads = load_workloads(find_file(config.workloads))
-    study = load_study(find_file(config.studies), config.study, workloads)
+    workloads = load_workloads(find_config_file(config.workloads))
+    study = load_study(find_config_file(config.studies), config.study, workloads)
     session = Session(config, config.study, "as asked for", study, [], [], {}, remote=True)
     for path in (session.folder / "jobs").rglob("a*.json"):
         task = Task.read(path)
         scenario, implementation, method, replicate = task.cell.split("/")
         cell = Cell(scenario, implementation, method, int(replicate[1:]), task.spec)
         rank = int(task.place.partition("/")[0])
-        session.jobs.append(pending.Job(cell, task.attempt, "posted", rank, task.estimate_s))
+        session.jobs.append(
+            pending.PendingCell(cell, task.attempt, "posted", rank, task.estimate_s)
+        )
     session.jobs.sort(key=lambda job: job.rank)
     return session
 
 
-def _plan(session: Session) -> None:
-    """What runs now: the cells that fit the budget."""
-    config, attempts = session.config, session.attempts
-    jobs = pending.jobs(
-        *(session.cells, attempts, session.places, session.refusal),
-        most=config.attempts,
-        stale=session.stale,
-        estimates=Estimates(attempts, session.on_gpu),
+def _plan_jobs(session: Session) -> None:
+    """Set the session's jobs: the pending cells that fit the budget."""
+    config = session.config
+    jobs = pending.pending_cells(
+        session.cells,
+        session.attempts,
+        session.replicate_devices,
+        session.refusal,
+        max_attempts=config.attempts,
+        is_stale=session.is_stale,
         on_gpu=session.on_gpu,
     )
-    budget = None if config.budget is None else seconds(config.budget)
-    among = session.keys, session.gpus, session.refusal
-    session.jobs, session.later = pending.within(jobs, budget, *among)
-    if budget is not None and session.seconds <= budget:  # else it is one cell, which may be late
-        session.deadline = round(time.time() + budget)
-
-
-def _choose(config: Config, here: str, because: str) -> tuple[str, str]:
-    """The study and why: as asked for, or the one for this machine; to draw, one that is there."""
-    name, why = (here, because) if config.study == "auto" else (config.study, "as asked for")
-    if config.measure is not False:
-        return name, why
-    known = {path.stem for path in find_file(config.studies).glob("*.yaml")}
-    there = {path.parent.name for path in Path(config.results).glob("*/cells")}
-    found = sorted(there & known)  # a contributed bundle is for comparing
-    if name not in found and config.study == "auto" and len(found) == 1:
-        return found[0], "the one that is there"
-    if name not in found:
-        allowed = ", ".join(found) or "none"
-        raise ConfigError(f"study: {config.results}/{name} holds no results; there are: {allowed}")
-    return name, why
-
-
-def find_file(path: str) -> Path:
-    """A config path as given, from the working directory, or else from the repository."""
-    return Path(path) if Path(path).exists() else ROOT / path
+    budget_s = None if config.budget is None else parse_seconds(config.budget)
+    session.jobs, session.later = pending.split_by_budget(
+        jobs, budget_s, session.device_names, session.max_gpus, session.refusal
+    )
+    # A single cell may exceed the budget, and then there is no deadline.
+    if budget_s is not None and session.seconds <= budget_s:
+        session.deadline = round(time.time() + budget_s)

@@ -1,6 +1,6 @@
-"""What a person ends leaves no traceback.
+"""Runs a module like `python -m`, but prints no traceback for Ctrl-C and failures of the system.
 
-`python -m workflow.collocation.plan.terminal MODULE ARGUMENTS` runs a module as `python -m` does.
+Usage: python -m workflow.collocation.plan.terminal MODULE ARGUMENTS
 """
 
 import os
@@ -14,12 +14,11 @@ INTERRUPTED = "interrupted; the same command carries on"
 
 
 def quiet_end() -> None:
-    """Have an interruption and a failure of the system end in one line, not in a traceback."""
-    sys.excepthook = _end
+    """Print one line instead of a traceback when Ctrl-C or an OSError ends this process."""
+    sys.excepthook = _print_error
 
 
-def _end(kind, error, trace) -> None:
-    """In place of a traceback, one line for what is no mistake in a program."""
+def _print_error(kind, error, trace) -> None:
     if issubclass(kind, KeyboardInterrupt):
         print(INTERRUPTED, file=sys.stderr)
     elif issubclass(kind, OSError):
@@ -37,12 +36,12 @@ def main() -> None:
         try:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         finally:
-            if sys.stdout is not None:  # it may be closed
+            if sys.stdout is not None:  # it is None if it was closed
                 sys.stdout.flush()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C has nothing left to end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would print a traceback
         sys.exit(130)
-    except BrokenPipeError:  # of a pipe
+    except BrokenPipeError:  # the reader of a pipe has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

@@ -1,1 +1,1 @@
-"""What one cell says: run.json, step times and provenance, read and written here only."""
+"""Reads and writes the files of one cell: run.json, step times, requests, provenance."""

@@ -1,6 +1,6 @@
-"""run.json: the record of one cell. Its schema, its one reader and its one writer.
+"""The schema of run.json, the record of one attempt at a cell, and how it is read and written.
 
-A cell's folder with a valid run.json is a finished attempt; one without is nothing.
+An attempt is finished once its folder holds a valid run.json.
 """
 
 import json
@@ -11,15 +11,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from workflow.collocation.record.values import SERVED, File, Part, Telemetry, Window
+from workflow.collocation.record.values import (
+    REQUEST_METRICS,
+    FileDigest,
+    RecordPart,
+    Telemetry,
+    Window,
+)
 from workflow.collocation.study.names import ALONE_VARIANTS, conditions_of, parse_scenario
-from workflow.collocation.study.redaction import OWNER_ALONE
+from workflow.collocation.study.redaction import open_for_owner
 from workflow.collocation.study.regular_files import read_bytes
 
-LIVE = "now"  # file beside a running cell's log: what it does, for who shows that elsewhere
+PROGRESS_FILE = "now"  # beside a running cell's log: what it is doing
 MEASURED = ("completed", "out_of_memory")
-RESULTS = (*MEASURED, "unsupported")  # an answer; asking again gives the same
-FAULTS = ("failed", "timed_out")  # tried again, a few times
+RESULTS = (*MEASURED, "unsupported")  # trying again would give the same
+FAULTS = ("failed", "timed_out")  # tried again a few times
 Phase = Literal["setup", "build", "warm", "window", "stop"]
 Samples = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -28,14 +34,14 @@ SCHEMA_VERSION = 2
 
 
 class NoRecord(ValueError):
-    """What stands in a run.json is no record of a cell; one line says why."""
+    """A run.json holds no valid record; the message says why in one line."""
 
 
 class OtherVersion(NoRecord):
-    """A record that another version of the study wrote: not to be measured again."""
+    """A record of another schema version, which must not be measured again."""
 
 
-class CellName(Part):
+class CellName(RecordPart):
     id: str
     scenario: Annotated[str, AfterValidator(lambda scenario: parse_scenario(scenario).id)]
     implementation: str
@@ -44,17 +50,15 @@ class CellName(Part):
     attempt: int = Field(ge=1)
 
 
-class MethodEvidence(Part):
-    """`verified`: the evidence shows that the method was in force; null where it could not tell,
-    or nothing ran.
-    """
+class MethodEvidence(RecordPart):
+    """Evidence on the method. verified: whether it was in force; null if that is not known."""
 
     name: str
     verified: bool | None = None
     evidence: dict = {}
 
 
-class Gpu(Part):
+class GpuRecord(RecordPart):
     uuid: str
     name: str
     memory_bytes: int | None
@@ -62,10 +66,13 @@ class Gpu(Part):
     driver: str
 
 
-class Rate(Part):
-    """What one member did in one window; samples/s from its first to its last step end there, or,
-    where `slices` has those of each span, over all of them together. distinct_samples: of those in
-    its steps, where files are read.
+class Rate(RecordPart):
+    """Progress of one member in one window.
+
+    samples_per_s: between its first and last step end in the window, or over all spans together.
+    drift: mean step time of the last third / of the first third - 1, with its standard error.
+    latency: of a server's requests. slices: samples/s in each span. distinct_samples: number of
+    different samples, if files are read.
     """
 
     steps: int
@@ -75,17 +82,17 @@ class Rate(Part):
     step_ms_p99: float | None = None
     drift: float | None = None
     drift_error: float | None = None
-    latency: dict[Literal[*SERVED], float] = {}  # of a server's requests
+    latency: dict[Literal[*REQUEST_METRICS], float] = {}
     slices: list[Samples] | None = None
     distinct_samples: int | None = None
 
 
-class Loss(Part):
+class Loss(RecordPart):
     step: list[int] = []
     value: list[float | None] = []
 
 
-class Member(Part):
+class MemberRecord(RecordPart):
     member: int = Field(ge=0)
     workload: str
     pid: int | None = None
@@ -108,16 +115,18 @@ class Member(Part):
     sm_source: str | None = None
     memory_free: int | None = None
     build_s: dict[str, float] = {}
-    input_share: float | None = None  # of results/ladder: no longer measured
+    input_share: float | None = None  # in older records only
     data_wait_share: float | None = None
     windows: dict[str, Rate] = {}
-    epochs: list = Field([], exclude=True)  # always empty: records of results/ladder have it
+    epochs: list = Field([], exclude=True)  # in older records only
     loss: Loss = Loss()
 
 
-class Record(Part):
-    """What one attempt at a cell says. A completed one has rates; members are those of its spec;
-    windows of an interleaved cell are its conditions.
+class Record(RecordPart):
+    """The record of one attempt at a cell.
+
+    members: in the order of spec["members"]. The windows of an interleaved cell are named after its
+    conditions.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -128,32 +137,33 @@ class Record(Part):
     reason: str | None = None
     phase: Phase | None = None
     method: MethodEvidence
-    gpu: Gpu | None = None
-    gpu_state: dict = Field({}, exclude=True)  # the same
+    gpu: GpuRecord | None = None
+    gpu_state: dict = Field({}, exclude=True)  # in older records only
     windows: list[Window] = []
-    members: list[Member] = []
+    members: list[MemberRecord] = []
     data: list[dict] = []
     flags: list[str] = []
     telemetry: Telemetry | None = None
     host: dict = {}
     provenance: dict = {}
     timing: dict[str, float | None] = {}
-    files: dict[str, File] = {}
+    files: dict[str, FileDigest] = {}
 
     @model_validator(mode="after")
-    def _holds_together(self):
+    def _check_members(self):
         jobs = self.spec.get("members")
         if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
             raise ValueError("spec.members is no list of objects")
         if not all(isinstance(job.get("workload", ""), str) for job in jobs):
             raise ValueError("spec.members: a workload's name is no text")
-        names = {window.name for window in self.windows}
-        known = conditions_of(self.cell.scenario, self.cell.method).keys() or names
+        allowed = conditions_of(self.cell.scenario, self.cell.method).keys()
+        allowed = allowed or {window.name for window in self.windows}
         for member in self.members:
             if member.member >= len(jobs):
                 raise ValueError(f"members: {member.member} is none of spec.members")
-            if odd := member.windows.keys() - known:
-                raise ValueError(f"members[{member.member}].windows: {min(odd)} is none of {known}")
+            if unknown := member.windows.keys() - allowed:
+                where = f"members[{member.member}].windows"
+                raise ValueError(f"{where}: {min(unknown)} is none of {allowed}")
         if self.status == "completed" and not any(member.windows for member in self.members):
             raise ValueError("completed without any member's window: nothing was measured")
         return self
@@ -165,23 +175,23 @@ class Record(Part):
 
     @property
     def device(self) -> str:
-        """The GPU's UUID; on a machine without one its alias, so that machines are never mixed."""
+        """The GPU's UUID; without a GPU the machine's alias, so that machines are told apart."""
         return self.gpu.uuid if self.gpu else f"cpu:{self.provenance.get('machine')}"
 
     @property
     def is_baseline(self) -> bool:
-        """Completed alone, naive, in a window, with its share of the cores: what progress is by."""
+        """Whether other cells are normalised by this one: one completed job alone, method naive."""
         scenario = parse_scenario(self.cell.scenario)
         alone = scenario.n == 1 and scenario.variant in ALONE_VARIANTS
         return self.status == "completed" and self.cell.method == "naive" and alone
 
 
-def read(path: Path) -> Record:
-    """The record in a run.json, UTF-8 whatever the locale. Raises OSError, NoRecord."""
+def read_record(path: Path) -> Record:
+    """The record in a run.json. Raises OSError, NoRecord or OtherVersion."""
     try:
         return Record.model_validate_json(read_bytes(path))
-    except ValidationError as caught:
-        error = caught.errors(include_url=False, include_context=False)[0]
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False, include_context=False)[0]
     if error["loc"] == ("schema_version",) and isinstance(version := error["input"], int):
         raise OtherVersion(
             f"{path}: schema_version is {version}, this version of the study reads "
@@ -192,25 +202,25 @@ def read(path: Path) -> Record:
     raise NoRecord(" ".join(f"{where}: {error['msg']}".lstrip(": ").split()))
 
 
-def as_text(record: Mapping[str, Any]) -> str:
-    """What a run.json holds: a line for each key of the record, a third less than indented."""
-    lines = (
-        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-        for key, value in record.items()
-    )
+def record_text(record: Mapping[str, Any]) -> str:
+    """The text of a run.json: one line for each key of the record."""
+    lines = []
+    for key, value in record.items():
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        lines.append(f"{json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def write(path: Path, record: Record) -> None:
-    """Write run.json so that a reader sees all of it or nothing; NaN and infinity become null.
+def write_record(path: Path, record: Record) -> None:
+    """Write run.json atomically; NaN and infinity become null.
 
-    That of somebody's command is for its owner alone.
+    Only its owner can read it if it holds a user's command.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    opener = OWNER_ALONE if any(job.get("kind") == "command" for job in record.jobs) else None
+    opener = open_for_owner if any(job.get("kind") == "command" for job in record.jobs) else None
     try:
         with open(temporary, "w", encoding="utf-8", opener=opener) as handle:
-            handle.write(as_text(json.loads(record.model_dump_json())))
+            handle.write(record_text(json.loads(record.model_dump_json())))
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)

@@ -1,6 +1,6 @@
-"""Readings over time, and what they come to over a window.
+"""Time series of readings, and their means over a window.
 
-The cell that measures and whoever checks it afterwards compute a window's values here.
+Both the cell that measures and the checks of its record compute the means here.
 """
 
 import math
@@ -9,21 +9,22 @@ from functools import cached_property
 
 import numpy as np
 
-# A rate may be of a time that ended this much earlier: on an H200 the first readings of a slice of
-# one job, after one of seven, were up to 0.71, and later ones 0.23.
+# A rate may lag by this much: on an H200 the first readings of a slice with one job, after a slice
+# with seven, were up to 0.71, and later ones 0.23.
 LAG_NS = 100_000_000
-# Shares of the GPU's time or cycles. DCGM has told 1.29 of an A100's instance.
+# Shares of the GPU's time or cycles. DCGM has reported 1.29 for an instance of an A100.
 SHARES = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64", "integer")
 SHARES += ("gpu_util", "memory_util")
-MOST = 1 + 1e-6  # of a share, in single precision
+MAX_SHARE = 1 + 1e-6  # rounding in single precision
 
 Pieces = list[tuple[int, int]]
 
 
 class Series:
-    """Readings of one thing at times t (ns); in columns, a value that is missing is NaN.
+    """Readings of one device, process or host.
 
-    rates: the columns that are means since the row before that has any of them.
+    t: int64 [rows], times in ns. columns: name → float [rows], NaN where missing. rates: names of
+    the columns that are means since the previous row with any rate; all others are gauges.
     """
 
     def __init__(self, t: np.ndarray, columns: dict[str, np.ndarray], rates: Iterable[str]):
@@ -31,60 +32,75 @@ class Series:
 
     @classmethod
     def of_rows(cls, rows: list[dict], names: Iterable[str], rates: Iterable[str] = ()) -> "Series":
-        """Of the sampler's rows: a time "t" and values "v" by name."""
+        """From the sampler's rows: a time "t", and values "v" by name."""
         columns = {name: np.array([row["v"].get(name) for row in rows], float) for name in names}
         return cls(np.array([row["t"] for row in rows], np.int64), columns, rates)
 
     @classmethod
     def of_table(cls, table) -> "Series":
-        """Of rows of gpu, member or host.parquet, as an Arrow table with its metadata."""
+        """From an Arrow table of rows of gpu, member or host.parquet, with its metadata."""
         kinds = {field.name: (field.metadata or {}).get(b"kind") for field in table.schema}
         columns = {n: table[n].to_numpy().astype(float) for n, kind in kinds.items() if kind}
         t = table["t_ns"].to_numpy() + int(table.schema.metadata[b"origin_ns"])
         return cls(t, columns, [name for name, kind in kinds.items() if kind == b"rate"])
 
     def over(
-        self, name: str, ends: tuple[int, int], pieces: Pieces | None = None, known: float = 0.0
+        self,
+        name: str,
+        ends: tuple[int, int],
+        pieces: Pieces | None = None,
+        min_coverage: float = 0.0,
     ) -> float | None:
-        """Mean over a window: of a rate by how long it was so, of a gauge over the readings.
+        """Mean of a column over a window; readings of a rate are weighted by their duration.
 
-        pieces: the slices that the window consists of, if it does. None where no more than `known`
-        of the time is covered, or where a share reads below 0 or above 1.
+        ends, pieces: start and end of the window, and its slices if it has any, in ns. Returns None
+        if no more than `min_coverage` of the time is covered, or if a share is not in 0 to 1.
         """
-        values, weights = self.counting(name, ends, pieces)
-        too_few = weights.sum() <= known * (ends[1] - ends[0])
-        if too_few or (name in SHARES and not 0 <= values.min() <= values.max() <= MOST):
+        values, weights = self.weighted_values(name, ends, pieces)
+        if weights.sum() <= min_coverage * (ends[1] - ends[0]):
+            return None
+        if name in SHARES and not 0 <= values.min() <= values.max() <= MAX_SHARE:
             return None
         return float(np.average(values, weights=weights))
 
     def readings(self, name: str, pieces: Pieces) -> np.ndarray:
-        """Those that were taken in one of these [start, end) and are known."""
+        """The values of a column that were read in one of these [start, end), in ns."""
         values = self.columns[name]
-        there = [(self.t >= start) & (self.t < end) for start, end in pieces]
-        return values[np.any(there, axis=0) & np.isfinite(values)]
+        inside = [(self.t >= start) & (self.t < end) for start, end in pieces]
+        return values[np.any(inside, axis=0) & np.isfinite(values)]
 
     def integral(self, name: str, ends: tuple[int, int]) -> float | None:
-        """Of a reading over [start, end), by trapezoids, in its unit times s."""
-        found = self._around(name, *ends)
-        return float(np.trapezoid(found[1], found[0] / 1e9)) if found else None
+        """Integral of a column over [start, end) in ns, by trapezoids, in its unit times s."""
+        points = self._interpolated(name, *ends)
+        if points is None:
+            return None
+        times, values = points
+        return float(np.trapezoid(values, times / 1e9))
 
     def longest_gap(self, ends: tuple[int, int], any_of: Iterable[str] = ()) -> float:
-        """Most seconds in [start, end) without a row; with `any_of`, one that knows one of these.
+        """The longest time in s without a row in [start, end), in ns.
 
-        Where no row lies inside, those around it count; infinite where none was before, either.
+        any_of: only rows with a value in one of these columns count. If no row lies inside, the gap
+        reaches from the row before to the next one; it is infinite if there is none before.
         """
-        t, (start, end) = (self.t[self._known(any_of)] if any_of else self.t), ends
-        inside, before, after = t[(t >= start) & (t < end)], t[t < start], t[t >= end]
-        if not len(inside) and not len(before):
+        start, end = ends
+        t = self.t[self._has_any(any_of)] if any_of else self.t
+        inside = t[(t >= start) & (t < end)]
+        if len(inside):
+            return float(np.diff([start, *inside, end]).max()) / 1e9
+        before, after = t[t < start], t[t >= end]
+        if not len(before):
             return math.inf
-        points = [start, *inside, end] if len(inside) else [before[-1], *after[:1], end][:2]
-        return float(np.diff(points).max()) / 1e9
+        next_row = after[0] if len(after) else end
+        return float(next_row - before[-1]) / 1e9
 
-    def counting(self, name: str, ends: tuple[int, int], pieces: Pieces | None):
-        """The values that count in a window, and how much each does.
+    def weighted_values(
+        self, name: str, ends: tuple[int, int], pieces: Pieces | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The values of a column that count in a window, and their weights.
 
-        Neighbours of a slice are other loads. So of slices only rates count that lie in one as a
-        whole, LAG_NS after its start or later.
+        The load differs before and after a slice. So in slices a rate counts only if its whole time
+        lies in one slice, at least LAG_NS after its start.
         """
         if name not in self.rates:
             values = self.readings(name, pieces or [ends])
@@ -102,24 +118,27 @@ class Series:
 
     @cached_property
     def _spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows that have rates, by index, and what they are means over: from and to (ns)."""
-        rows = np.flatnonzero(self._known(self.rates))
+        """The indices of rows with rates, and the start and end (ns) of the time of each."""
+        rows = np.flatnonzero(self._has_any(self.rates))
         since = np.concatenate([np.maximum(rows[:1] - 1, 0), rows[:-1]])
         return rows, self.t[since], self.t[rows]
 
-    def _known(self, any_of: Iterable[str]) -> np.ndarray:
-        """Whether each row has any of these columns."""
-        return np.any([np.isfinite(self.columns[name]) for name in any_of], axis=0)
+    def _has_any(self, names: Iterable[str]) -> np.ndarray:
+        """Whether each row has a value in any of these columns."""
+        return np.any([np.isfinite(self.columns[name]) for name in names], axis=0)
 
-    def _around(self, name: str, start: int, end: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """The readings in (start, end) with one at each end, times since start; None unless there
-        are some before or at both.
+    def _interpolated(
+        self, name: str, start: int, end: int
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Times since start and values of the readings in (start, end) and at both ends.
+
+        None if there are no readings inside, nor on both sides.
         """
         values = self.columns[name]
-        there = np.isfinite(values)
-        t, values = self.t[there] - start, values[there]
+        is_read = np.isfinite(values)
+        t, values = self.t[is_read] - start, values[is_read]
         within = (t > 0) & (t < end - start)
         if not len(t) or (not within.any() and (t[0] > 0 or t[-1] < end - start)):
             return None
-        at = np.concatenate([[0], t[within], [end - start]])
-        return at, np.interp(at, t, values)
+        times = np.concatenate([[0], t[within], [end - start]])
+        return times, np.interp(times, t, values)

@@ -1,7 +1,6 @@
-"""A digest of what is trained and how it is run: the code that matters, as Python writes it again.
+"""Digests of the code that a measurement depends on, without comments, docstrings and formatting.
 
-Comments, docstrings, formatting, analysis code and what only plans and prints do not enter it, so
-editing them never makes measured cells look different.
+Code that only analyses, plans or prints is left out, so editing it makes no cell mismatched.
 """
 
 import ast
@@ -14,46 +13,51 @@ from pathlib import Path
 from workflow.collocation import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
-BESIDE = "workflow/collocation/plan/"  # plans and prints: no process of a cell imports it
+NOT_DIGESTED = "workflow/collocation/plan/"  # no process of a cell imports it
 
 
-def code(root: Path = ROOT) -> str:
-    """SHA-256 over what matters of models/ and workflow/collocation/."""
-    paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
-    named = ((path.relative_to(root).as_posix(), path) for path in paths)
-    read = ((name, path) for name, path in named if not name.startswith(BESIDE))
-    return _sha(repr([(name, without_words(path.read_bytes())) for name, path in read]))
+def code_digest(root: Path = ROOT) -> str:
+    """SHA-256 (16 hex digits) of models/ and workflow/collocation/ in the repository `root`."""
+    sources = []
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            if not name.startswith(NOT_DIGESTED):
+                sources.append((name, without_comments(path.read_bytes())))
+    return _sha256(repr(sources))
 
 
-def own_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
-    """One digest of the user's own files: these, and those behind names `module:function`; None
-    without any, as of timm's models and installed ones.
+def user_code_digest(names: Iterable[str], files: Iterable[Path] = ()) -> str | None:
+    """One digest of the user's own code; None if there is none.
+
+    names: `module:function`, of which installed modules do not count. files: of any kind.
     """
-    found = []
-    for path in (*filter(None, map(source_of, names)), *files):
-        found.append(path.read_bytes())
-        with contextlib.suppress(SyntaxError, ValueError):  # of another Python, or none
-            found[-1] = without_words(found[-1])
-    return _sha(repr(found)) if found else None
+    sources = []
+    for path in (*filter(None, map(source_file, names)), *files):
+        source = path.read_bytes()
+        with contextlib.suppress(SyntaxError, ValueError):  # not Python
+            source = without_comments(source)
+        sources.append(source)
+    return _sha256(repr(sources)) if sources else None
 
 
-def source_of(name: str) -> Path | None:
-    """The file of `module:function`, where members import from: working directory, PYTHONPATH,
-    repository.
+def source_file(name: str) -> Path | None:
+    """The file of `module:function` in the working directory, PYTHONPATH or this repository.
+
+    None if there is none, or if the name has no colon.
     """
     module, colon, _ = name.partition(":")
     base = Path(*module.split("."))
-    extra = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    files = (
-        Path(folder, file)
-        for folder in (Path.cwd(), *extra, ROOT)
-        for file in (base.with_suffix(".py"), base / "__init__.py")
-    )
-    return next(filter(Path.is_file, files), None) if colon else None
+    python_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    for folder in (Path.cwd(), *python_path, ROOT) if colon else ():
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if Path(folder, file).is_file():
+                return Path(folder, file)
+    return None
 
 
-def without_words(source: bytes) -> str:
-    """The code of a module without its comments and docstrings, formatted as Python does."""
+def without_comments(source: bytes) -> str:
+    """The code of a module without comments and docstrings, formatted by Python."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     module = ast.parse(source)
     for node in ast.walk(module):
@@ -62,5 +66,5 @@ def without_words(source: bytes) -> str:
     return ast.unparse(module)
 
 
-def _sha(text: str) -> str:
+def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""From the members' step times to rates, and to the cell's steps.parquet."""
+"""Computes rates and anomalies from the members' step times, and handles steps.parquet."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,106 +8,123 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record.parquet import arrow
+from workflow.collocation.record.parquet import numeric_column
 from workflow.collocation.record.run_json import Loss, Rate
-from workflow.collocation.record.values import File, Window
+from workflow.collocation.record.values import FileDigest, Window
 from workflow.collocation.study.names import COMPLETION
 
-FILE = "steps.parquet"
+STEPS_FILE = "steps.parquet"
 TICK_NS = 10_000  # 10 µs: far below a step, and small deltas compress well
 LOSSES_KEPT = 100
-# A third of a window in so many parts: each longer than what makes neighbouring steps alike.
+# The standard error of drift comes from so many parts of a third of a window. Each is longer than
+# the time for which neighbouring steps are correlated.
 BATCHES = 10
-# A member stood still if one gap between its steps is over this share of a window, this many
-# seconds, and this many of its usual steps (2.5 in the shipped records).
-STALL, STALL_S, STALL_STEPS = 0.05, 0.25, 3
-HALVES = 0.2  # of the faster half's rate
+# A member stalled if a gap between its steps exceeds this share of a window, this many seconds, and
+# this many of its median steps (2.5 in the shipped records).
+STALL_SHARE, STALL_S, STALL_STEPS = 0.05, 0.25, 3
+HALVES_DIFFER = 0.2  # share of the faster half's rate
 
 
-def rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
-    """What one member did in the window [start_ns, stop_ns).
+def window_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int) -> Rate:
+    """The progress of one member in the window [start_ns, stop_ns).
 
-    end_ns: int64 [steps], when each step had finished on the device. Throughput is from the first
-    to the last step end in the window, so that it does not depend on where in a step that opens.
-    drift: mean step of the last third / of the first third - 1, and its standard error.
+    The rate is from the first to the last step end in the window, so it does not depend on the part
+    of a step that lies before the window.
+
+    end_ns: int64 [steps], when each step ended on the device.
     """
     inside = end_ns[(end_ns >= start_ns) & (end_ns < stop_ns)]
     if len(inside) < 2:
         return Rate(steps=len(inside), samples_per_s=None)
-    took = np.diff(inside) / 1e6
-    third = len(took) // 3
-    ends = (took[:third], took[-third:])
+    step_ms = np.diff(inside) / 1e6
+    third = len(step_ms) // 3
+    first, last = step_ms[:third], step_ms[-third:]
     return Rate(
         steps=len(inside),
-        samples_per_s=float(batch_size * len(took) / (took.sum() / 1e3)),
-        drift=float(ends[1].mean() / ends[0].mean() - 1) if third else None,
-        drift_error=_drift_error(*ends) if third >= BATCHES else None,
-        **_percentiles(took),
+        samples_per_s=float(batch_size * len(step_ms) / (step_ms.sum() / 1e3)),
+        drift=float(last.mean() / first.mean() - 1) if third else None,
+        drift_error=_drift_error(first, last) if third >= BATCHES else None,
+        **_percentiles(step_ms),
     )
 
 
-def _percentiles(took: np.ndarray) -> dict[str, float]:
-    return {f"step_ms_p{p}": float(np.percentile(took, p)) for p in (50, 95, 99) if len(took)}
+def _percentiles(step_ms: np.ndarray) -> dict[str, float]:
+    if not len(step_ms):
+        return {}
+    return {f"step_ms_p{p}": float(np.percentile(step_ms, p)) for p in (50, 95, 99)}
 
 
 def _drift_error(first: np.ndarray, last: np.ndarray) -> float:
-    """Standard error of the ratio of two means, by batch means: neighbouring steps are slow
-    together, which their own scatter hides.
+    """Standard error of the ratio of two means, from batch means since steps are correlated."""
+    relative_variance = 0.0
+    for step_ms in (first, last):
+        means = [batch.mean() for batch in np.array_split(step_ms, BATCHES)]
+        relative_variance += np.var(means, ddof=1) / BATCHES / step_ms.mean() ** 2
+    return float(last.mean() / first.mean() * np.sqrt(relative_variance))
+
+
+def member_rate(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float = 0.0) -> Rate:
+    """The progress of one member in a window, which may have slices.
+
+    end_ns: int64 [steps]. drop_s: seconds at the beginning of each slice that do not count.
     """
-    relative = 0.0
-    for steps in (first, last):
-        means = [batch.mean() for batch in np.array_split(steps, BATCHES)]
-        relative += np.var(means, ddof=1) / BATCHES / steps.mean() ** 2
-    return float(last.mean() / first.mean() * np.sqrt(relative))
-
-
-def in_window(window: Window, end_ns: np.ndarray, batch_size: int, drop_s: float = 0.0) -> Rate:
-    """What one member did in a window of the cell's. drop_s: of a slice, before what counts."""
     if window.spans:
         return slices_rate(end_ns, window.spans, round(drop_s * 1e9), batch_size)
-    found = rate(end_ns, *window.ends, batch_size)
-    if window.name == COMPLETION:  # whose end is alone, and faster
-        found.drift = found.drift_error = None
-    return found
+    rate = window_rate(end_ns, *window.ends, batch_size)
+    if window.name == COMPLETION:  # the last member ends alone, so it gets faster
+        rate.drift = rate.drift_error = None
+    return rate
 
 
 def slices_rate(
     end_ns: np.ndarray, spans: list[tuple[int, int]], drop_ns: int, batch_size: int
 ) -> Rate:
-    """What one member did in what counts of its slices, each resumed `drop_ns` before: short, so
-    that steps which a span cuts count by the share of them that lies in it.
+    """The progress of one member in its slices.
+
+    Slices are short, so a step that is partly in a span counts by that part of its time.
+
+    end_ns: int64 [steps]. spans: [start, stop) of each slice that counts. drop_ns: time from the
+    resumption of a slice to its span.
     """
-    done, took = [], []
+    step_counts, span_s, step_ms, ended_steps = [], [], [], 0
     resumed = [start - drop_ns for start, _ in spans] + [np.iinfo(np.int64).max]
-    for (start, stop), since, until in zip(spans, resumed, resumed[1:], strict=False):
-        first, last = np.searchsorted(end_ns, [since, until], side="right")
+    for index, (start, stop) in enumerate(spans):
+        first, last = np.searchsorted(end_ns, resumed[index : index + 2], side="right")
         ended = end_ns[first:last]
-        began = np.concatenate([[since], ended])[:-1]  # a step begins where the one before ends
-        done.append(fractional_steps(began, ended, start, stop))
-        whole = (began >= start) & (ended <= stop)
-        took.append((ended - began)[whole] / 1e6)
-    seconds = [(stop - start) / 1e9 for start, stop in spans]
+        began = np.concatenate([[resumed[index]], ended])[:-1]  # each where the previous one ends
+        step_counts.append(fractional_steps(began, ended, start, stop))
+        span_s.append((stop - start) / 1e9)
+        is_whole = (began >= start) & (ended <= stop)
+        step_ms.append((ended - began)[is_whole] / 1e6)
+        ended_steps += int(np.sum((end_ns > start) & (end_ns <= stop)))
     return Rate(
-        steps=sum(int(np.sum((end_ns > start) & (end_ns <= stop))) for start, stop in spans),
-        samples_per_s=batch_size * sum(done) / sum(seconds),
-        slices=[batch_size * each / s for each, s in zip(done, seconds, strict=True)],
-        **_percentiles(np.concatenate(took)),
+        steps=ended_steps,
+        samples_per_s=batch_size * sum(step_counts) / sum(span_s),
+        slices=[batch_size * count / s for count, s in zip(step_counts, span_s, strict=True)],
+        **_percentiles(np.concatenate(step_ms)),
     )
 
 
 def fractional_steps(began: np.ndarray, ended: np.ndarray, start: int, stop: int) -> float:
-    """Steps made in (start, stop], each by the share of it that lies there."""
-    took, inside = ended - began, np.minimum(ended, stop) - np.maximum(began, start)
-    at_once = (took == 0) & (ended > start) & (ended <= stop)  # as their clock saw it
-    share = np.maximum(inside, 0) / np.maximum(took, 1)
-    return float(np.where(took > 0, share, at_once).sum())
+    """Number of steps in (start, stop], where a step counts by the part of its time inside.
 
-
-def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> np.ndarray:
-    """Shares of a window between one step end of a member and the next, the last one at its end.
-    Of slices, whose rates are given, by those without any step.
+    began, ended: int64 [steps], in ns.
     """
-    if window.name == COMPLETION:  # where it waits for others
+    duration = ended - began
+    inside = np.minimum(ended, stop) - np.maximum(began, start)
+    share = np.maximum(inside, 0) / np.maximum(duration, 1)
+    ended_inside = (ended > start) & (ended <= stop)
+    return float(np.where(duration > 0, share, ended_inside).sum())
+
+
+def pause_shares(
+    window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None
+) -> np.ndarray:
+    """The gaps between a member's step ends as shares of a window; the last one is at its end.
+
+    slices: rates of the slices, if the window has any; a gap is then a run of slices without steps.
+    """
+    if window.name == COMPLETION:  # members wait for the last one
         return np.zeros(1)
     if slices is not None:
         edges = np.array([-1, *np.flatnonzero(slices), len(slices)])
@@ -117,20 +134,21 @@ def pauses(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = 
     return np.diff(edges) / (window.end_ns - window.start_ns)
 
 
-def stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
-    """Whether a member stood still for a part of the window that its rate may not tell of."""
-    *others, longest = np.sort(pauses(window, end_ns, slices))
+def has_stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
+    """Whether a member stood still for part of a window, which its rate may not show."""
+    *others, longest = np.sort(pause_shares(window, end_ns, slices))
     if slices is not None:
         return bool(longest > 0)
     usual = STALL_STEPS * np.median(others) if others else 0.0
-    return bool(longest > max(STALL, STALL_S / window.seconds, usual))
+    return bool(longest > max(STALL_SHARE, STALL_S / window.seconds, usual))
 
 
 def halves_differ(
     window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None
 ) -> bool:
-    """Whether a member made over HALVES less in one half of a window than in the other, between its
-    first and its last step end there, and so lost STALL_S.
+    """Whether a member was slower by HALVES_DIFFER, and by STALL_S, in one half of a window.
+
+    The halves are of the time between its first and its last step end in the window.
     """
     if window.name == COMPLETION:
         return False
@@ -144,46 +162,47 @@ def halves_differ(
         first = np.interp((inside[0] + inside[-1]) / 2, inside, np.arange(len(inside)))
         halves = first, len(inside) - 1 - first
     lost = 1 - min(halves) / max(*halves, 1e-9)
-    return bool(max(halves) > 0 and lost > max(HALVES, STALL_S / (window.seconds / 2)))
+    return bool(max(halves) > 0 and lost > max(HALVES_DIFFER, STALL_S / (window.seconds / 2)))
 
 
-def flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
-    """Of a member's steps in a window: that it stood still, else that its halves differ, or none.
-
-    slices: the rates in those that the window consists of, if it does.
-    """
-    if stalled(window, end_ns, slices):
+def window_flag(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None) -> str | None:
+    """The flag of a member's steps in a window: stalled, halves_differ, or None."""
+    if has_stalled(window, end_ns, slices):
         return "stalled"
     return "halves_differ" if halves_differ(window, end_ns, slices) else None
 
 
-def ceased(
-    windows: Iterable[Window], paused: Mapping[tuple[int, str], np.ndarray], workload: Sequence[str]
+def find_stopped_member(
+    windows: Iterable[Window],
+    pauses: Mapping[tuple[int, str], np.ndarray],
+    workloads: Sequence[str],
 ) -> tuple[int, str] | None:
-    """A member, and a window in whose last half it made no step, though it never paused for so long
-    where a job like it was alone in this cell.
+    """A member that made no step in the last half of a window, and the window's name; else None.
 
-    paused: (member, window) → `pauses`. workload: of each member.
+    A job that paused as long when it was alone in this cell does not count.
+
+    pauses: (member, window) → `pause_shares`. workloads: of each member.
     """
-    alone = defaultdict(float)
-    lone = {window.name for window in windows if window.members and len(window.members) == 1}
-    for (member, name), shares in paused.items():
-        if name in lone:
-            alone[workload[member]] = max(alone[workload[member]], *shares[:-1], 0.0)
-    for (member, name), shares in paused.items():
-        if shares[-1] >= 0.5 and shares[-1] > alone[workload[member]]:
-            return member, name
+    alone_windows = {window.name for window in windows if len(window.members or ()) == 1}
+    longest_alone = defaultdict(float)  # workload → share
+    for (member, window), shares in pauses.items():
+        if window in alone_windows:
+            workload = workloads[member]
+            longest_alone[workload] = max(longest_alone[workload], *shares[:-1], 0.0)
+    for (member, window), shares in pauses.items():
+        if shares[-1] >= 0.5 and shares[-1] > longest_alone[workloads[member]]:
+            return member, window
     return None
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a member's steps.npz, which is whole once the member has said `stopped`."""
+def load_step_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a member's steps.npz, which is complete after the member's event `stopped`."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
-def distinct(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
-    """How many samples the member's steps in the window were of; None of such without numbers."""
+def distinct_samples(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
+    """Number of different samples in a member's steps in a window; None if they have no numbers."""
     ends = arrays["end_ns"]
     if not len(arrays.get("samples", ())):
         return None
@@ -191,8 +210,8 @@ def distinct(window: Window, arrays: dict[str, np.ndarray]) -> int | None:
     return len(np.unique(arrays["samples"][: len(ends)][inside]))
 
 
-def losses(arrays: dict[str, np.ndarray]) -> Loss:
-    """The first losses by global step; a loss that is not finite is null."""
+def first_losses(arrays: dict[str, np.ndarray]) -> Loss:
+    """The first losses, by global step; one that is not finite becomes null."""
     step, value = arrays["loss_step"][:LOSSES_KEPT], arrays["loss"][:LOSSES_KEPT]
     return Loss(
         step=[int(s) for s in step],
@@ -200,16 +219,19 @@ def losses(arrays: dict[str, np.ndarray]) -> Loss:
     )
 
 
-def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int) -> File:
-    """Write steps.parquet: member, tick (since origin_ns, one clock for all) and loss of each step.
+def write_steps(
+    path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int
+) -> FileDigest:
+    """Write steps.parquet, with the member, time and loss of each step.
 
-    members: the arrays of steps.npz and `first_step`, the global number of the first step. Losses
-    of warm-up steps stand in run.json alone.
+    members: member → the arrays of its steps.npz, and `first_step`, the global number of its first
+    step. origin_ns: the time of tick 0.
     """
-    columns, ordered = {}, sorted(members.items())
-    columns["member"] = [np.full(len(arrays["end_ns"]), index) for index, arrays in ordered]
-    columns["tick"] = [(arrays["end_ns"] - origin_ns) // TICK_NS for _, arrays in ordered]
-    columns["loss"] = [_by_step(arrays) for _, arrays in ordered]
+    columns = {"member": [], "tick": [], "loss": []}
+    for index, arrays in sorted(members.items()):
+        columns["member"].append(np.full(len(arrays["end_ns"]), index))
+        columns["tick"].append((arrays["end_ns"] - origin_ns) // TICK_NS)
+        columns["loss"].append(_losses_by_step(arrays))
     schema = pa.schema(
         [
             pa.field("member", pa.int16()),
@@ -218,7 +240,7 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         ],
         metadata={"tick_ns": str(TICK_NS), "origin_ns": str(origin_ns)},
     )
-    content = [arrow(np.concatenate(columns[field.name]), field.type) for field in schema]
+    content = [numeric_column(np.concatenate(columns[field.name]), field.type) for field in schema]
     pq.write_table(
         pa.Table.from_arrays(content, schema=schema),
         path,
@@ -226,13 +248,13 @@ def write(path: Path, members: dict[int, dict[str, np.ndarray]], origin_ns: int)
         use_dictionary=["member"],
         column_encoding={"tick": "DELTA_BINARY_PACKED"},
     )
-    return File.of(path)
+    return FileDigest.of(path)
 
 
-def read(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Member → when its steps had ended (int64 ns, to TICK_NS), and their losses (NaN: not kept).
+def read_steps(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Member → the ends of its steps (int64 ns, rounded to TICK_NS), and their losses or NaN.
 
-    table: of steps.parquet. Raises LookupError, TypeError or ValueError where it is none.
+    table: rows of steps.parquet. Raises LookupError, TypeError or ValueError for any other table.
     """
     tick_ns, origin_ns = (int(table.schema.metadata[key]) for key in (b"tick_ns", b"origin_ns"))
     member, end_ns = table["member"].to_numpy(), table["tick"].to_numpy() * tick_ns + origin_ns
@@ -240,10 +262,10 @@ def read(table: pa.Table) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     return {int(m): (end_ns[member == m], loss[member == m]) for m in np.unique(member)}
 
 
-def _by_step(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Losses laid beside the steps since go; NaN where not kept."""
+def _losses_by_step(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The loss of each step after the warm-up; NaN if it was not computed."""
     column = np.full(len(arrays["end_ns"]), np.nan, dtype=np.float32)
-    at = arrays["loss_step"] - arrays["first_step"]
-    kept = (at >= 0) & (at < len(column))
-    column[at[kept]] = arrays["loss"][kept]
+    index = arrays["loss_step"] - arrays["first_step"]
+    is_inside = (index >= 0) & (index < len(column))
+    column[index[is_inside]] = arrays["loss"][is_inside]
     return column

@@ -1,4 +1,4 @@
-"""What run.json says of a cell's windows and of what was seen in them."""
+"""The parts of run.json on a cell's windows and telemetry."""
 
 import hashlib
 from pathlib import Path
@@ -8,20 +8,20 @@ from pydantic import BaseModel, ConfigDict
 
 PERCENTILES = (50, 95, 99)  # of latencies
 LATENCIES = [f"p{p}_{kind}_ms" for kind in ("ttft", "tpot", "itl", "e2el") for p in PERCENTILES]
-SERVED = [*LATENCIES, "request_goodput", "answered_share"]  # what a window says of a server
+REQUEST_METRICS = [*LATENCIES, "request_goodput", "answered_share"]
 
 
-class Part(BaseModel):
-    """A part of a record: with these keys and no others."""
+class RecordPart(BaseModel):
+    """A part of a record; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Window(Part):
-    """A stretch of the monotonic clock (ns) in which every member named by the cell trained.
+class Window(RecordPart):
+    """The time in which a cell is measured, in ns of the monotonic clock.
 
-    Of an interleaved cell, one for each condition and named after it: `members` are the
-    condition's, and `spans` what counts of its slices, a round each, which come to `seconds`.
+    An interleaved cell has one for each condition, named after it, with the condition's `members`.
+    spans: the parts of its slices that count, one per round; `seconds` is their sum.
     """
 
     name: str
@@ -33,39 +33,43 @@ class Window(Part):
 
     @property
     def ends(self) -> tuple[int, int]:
+        """Start and end in ns."""
         return self.start_ns, self.end_ns
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
+        """The [start, end) in ns that count."""
         return self.spans or [self.ends]
 
     def has(self, member: int) -> bool:
         return self.members is None or member in self.members
 
 
-Values = dict[str, float | None]  # metric → value in the vocabulary's unit, null where missing
+Values = dict[str, float | None]  # metric → value in the metric's unit, null if missing
 
 
-class Energy(Part):
-    """What the set used in a window, in J: the counter's mean power (W) between its two readings,
-    `seconds` apart, times the window's length; power readings, integrated.
+class Energy(RecordPart):
+    """Energy in a window.
+
+    joules: `mean_power` times the window's length. mean_power: in W, from two readings of the
+    energy counter, `seconds` apart. integrated_joules: integral of the power readings.
     """
+
+    model_config = ConfigDict(extra="ignore")  # older records hold more
 
     joules: float
     seconds: float
     mean_power: float
     integrated_joules: float | None = None
-    idle_joules: float | None = None  # this and the next of results/ladder: no longer computed
-    above_idle_joules: float | None = None
 
 
-class WindowTelemetry(Part):
-    """What was seen in one window.
+class WindowTelemetry(RecordPart):
+    """Telemetry of one window.
 
-    entities: headline values by entity ("gpu", "gi:1"): of a rate the one pair of samples that
-    spans the window, of a gauge the mean, of a counter the growth. series: the means of the series.
-    members, host: means; a member's `entity` is where it ran, null without a GPU. whole_card, under
-    MIG: means of the instances weighted by SMs, over `sm_count` SMs.
+    entities: entity ("gpu", "gi:1") → metrics: a rate between two samples that span the window, the
+    mean of a gauge, the growth of a counter. series: means of the time series. members, host:
+    means; a member's `entity` is where it ran, null without a GPU. whole_card: under MIG, means of
+    the instances weighted by their SMs, over `sm_count` SMs.
     """
 
     seconds: float
@@ -77,20 +81,21 @@ class WindowTelemetry(Part):
     whole_card: Values = {}
 
 
-class Sampler(Part):
-    """What the sampler says of itself; records of results/ladder say more."""
+class Sampler(RecordPart):
+    """Load of the sampling process."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore")  # older records hold more
 
     ticks: int | None = None
     cpu_s: float | None = None
 
 
-class Telemetry(Part):
-    """What was seen from outside the members. `source` is null where there was no GPU to read.
+class Telemetry(RecordPart):
+    """What was measured from outside the members.
 
-    idle: means before the first member was built. disagree: sentences. throttled: reason → share of
-    the windows' samples. strangers: who else computed on the card; null where nobody can tell.
+    source: of the GPU's counters, null without a GPU. idle: means before the first member was
+    built. disagree: sentences on contradictions. throttled: reason → share of the windows' samples.
+    strangers: other users' processes on the card, null if they cannot be listed.
     """
 
     status: Literal["complete", "incomplete", "off"]
@@ -105,11 +110,13 @@ class Telemetry(Part):
     sampler: Sampler = Sampler()
 
 
-class File(Part):
+class FileDigest(RecordPart):
+    """Digest and size of a file."""
+
     sha256: str
     bytes: int
 
     @classmethod
-    def of(cls, path: Path) -> "File":
+    def of(cls, path: Path) -> "FileDigest":
         content = path.read_bytes()
         return cls(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))

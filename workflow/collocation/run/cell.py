@@ -27,12 +27,12 @@ from workflow.collocation.record import provenance
 from workflow.collocation.record.run_json import (
     FAULTS,
     CellName,
-    Gpu,
+    GpuRecord,
     MethodEvidence,
     Record,
-    write,
+    write_record,
 )
-from workflow.collocation.record.source_digest import code
+from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
         display = Display(cell, log / "conductor.log", task.place, task.left_s, task.estimate_s)
         try:
             display.show(lambda: "starting")
-            write(task.output, CellRun(task, display, began).record())
+            write_record(task.output, CellRun(task, display, began).record())
             # From here on the exit code is 0: Snakemake removes the record of a job that fails. It
             # also removes a record older than its input, as after a clock was set back, so the
             # input is dated 2001 (a zip file holds no time before 1980).
@@ -109,7 +109,9 @@ class CellRun:
         self.began, self.spec = began, task.spec
         self.device, self.device_problem = device_of(task)
         self.patience = Patience(task, display, self.device)
-        host = provenance.host(cores.usable(), cores.quota())  # before cores are restricted
+        host = provenance.describe_host(
+            cores.usable(), cores.quota()
+        )  # before cores are restricted
         self.max_cpus = cores.keep_to_share(self.device)
         self.timing: dict[str, float] = {}
         scenario, implementation, method, replicate = task.cell.split("/")
@@ -127,9 +129,9 @@ class CellRun:
             ),
             "spec": self.spec.to_json(),
             "method": MethodEvidence(name=method),
-            "gpu": self.device and Gpu.model_validate(self.device, from_attributes=True),
+            "gpu": self.device and GpuRecord.model_validate(self.device, from_attributes=True),
             "host": host,
-            "provenance": provenance.collect(driver, code(), task.session)
+            "provenance": provenance.collect_provenance(driver, code_digest(), task.session)
             | {"environment": {"dropped": environment.dropped()}},
             "timing": self.timing,
         }

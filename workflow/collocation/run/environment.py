@@ -8,7 +8,7 @@ import os
 import re
 
 from workflow.collocation import ROOT
-from workflow.collocation.study.variables import OF_THE_STUDY, TELLING, passes
+from workflow.collocation.study.variables import MAY_MATTER, SET_BY_STUDY, is_passed
 
 # Variables by which a container image describes itself.
 IMAGE_FACTS = re.compile(
@@ -22,7 +22,7 @@ def server_environment() -> dict[str, str]:
     Thread pools have one thread: OpenBLAS starts its threads on import, and they would not survive
     a fork. Members set their own number of threads.
     """
-    passed = {name: value for name, value in os.environ.items() if passes(name)}
+    passed = {name: value for name, value in os.environ.items() if is_passed(name)}
     path = os.pathsep.join(filter(None, [str(ROOT), passed.get("PYTHONPATH")]))
     return passed | {
         "OMP_NUM_THREADS": "1",
@@ -40,7 +40,7 @@ def dropped() -> list[str]:
     """Names of variables that could change a measurement and are not passed to members."""
     names = []
     for name in os.environ:
-        is_explained = OF_THE_STUDY.fullmatch(name) or IMAGE_FACTS.fullmatch(name)
-        if TELLING.fullmatch(name) and not passes(name) and not is_explained:
+        is_explained = SET_BY_STUDY.fullmatch(name) or IMAGE_FACTS.fullmatch(name)
+        if MAY_MATTER.fullmatch(name) and not is_passed(name) and not is_explained:
             names.append(name)
     return sorted(names)

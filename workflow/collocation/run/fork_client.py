@@ -16,7 +16,7 @@ import psutil
 from workflow.collocation.process_lifetime import MEMBERS, kill_all
 from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.run.preloaded import hold
-from workflow.collocation.study.variables import APART
+from workflow.collocation.study.variables import TEMPORARY_FOLDERS
 
 CONNECT_S = 0.5  # for a server to have us wait for its import
 SEND_S = 5.0  # for a server to take a request
@@ -78,7 +78,7 @@ class Server:
             raise RuntimeError("the fork server is not running")
         if self.pid is None:
             self._await_import()
-        ours = {name: os.environ.get(name) for name in APART}
+        ours = {name: os.environ.get(name) for name in TEMPORARY_FOLDERS}
         specs = [spec | {"environment": ours | spec.get("environment", {})} for spec in specs]
         with contextlib.ExitStack() as handed, Path(log).open("wb") as output:
             fds, started = [], []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.record.run_json import Member
+from workflow.collocation.record.run_json import MemberRecord
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.study.redaction import redacted
 
@@ -118,7 +118,7 @@ class TrackedMember:
         keys = ("device_uuid", "sm_count", "memory_free", "sm_source", "stream")
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
-    def record(self) -> Member:
+    def record(self) -> MemberRecord:
         """Its entry in run.json: the fields of its events, and how it ended."""
         fields = {}
         for name in ("built", "warm", "stopped"):
@@ -127,7 +127,9 @@ class TrackedMember:
         if "autotuned" in self.events:
             build_s["autotune"] = self.events["autotuned"]["seconds"]
         fields |= vars(self) | {"status": self.status or "stopped", "build_s": build_s}
-        return Member(**{name: fields[name] for name in Member.model_fields.keys() & fields.keys()})
+        return MemberRecord(
+            **{name: fields[name] for name in MemberRecord.model_fields.keys() & fields.keys()}
+        )
 
 
 def cell_status(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from workflow.collocation.record.run_json import LIVE, Record
+from workflow.collocation.record.run_json import PROGRESS_FILE, Record
 
 REFRESH_S = 1.0
 MAX_LENGTH = 200  # characters of a line on stderr; the log has all of it
@@ -40,7 +40,7 @@ class Display:
         self.name = f"[{position}] {cell}" if position else cell
         self.remaining_s, self.estimate_s = remaining_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
-        self._state_file = log.with_name(LIVE)
+        self._state_file = log.with_name(PROGRESS_FILE)
         self.started = self._next_refresh = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
 

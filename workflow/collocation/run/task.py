@@ -7,12 +7,12 @@ from pydantic import Field
 
 from workflow.collocation.sharing import method_class
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec
-from workflow.collocation.study.definition import Gpu, Sampling, Time, Timed
+from workflow.collocation.study.definition import Duration, GpuChoice, Sampling, TimedPhase
 from workflow.collocation.study.errors import ConfigError, Strict
-from workflow.collocation.study.load import check
+from workflow.collocation.study.load import validate
 from workflow.collocation.study.redaction import write_private
 from workflow.collocation.study.regular_files import read_json, read_text
-from workflow.collocation.study.workloads import CommandWorkload, Trained, Workload
+from workflow.collocation.study.workloads import CommandWorkload, TrainedWorkload, Workload
 
 LOSS_EVERY = 10  # steps
 COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells
@@ -35,11 +35,11 @@ class Task(Strict):
     attempt: int = Field(1, ge=1)
     output: Path
     spec: CellSpec
-    gpu: Gpu = "auto"
+    gpu: GpuChoice = "auto"
     needs_gpu: bool = False
     trainer: str = "models.train"
     data: list[Path] = []
-    timeout: dict[Timed, float] = {}
+    timeout: dict[TimedPhase, float] = {}
     telemetry: Sampling = Sampling()
     session: str | None = None
     preloaded: str | None = None
@@ -47,7 +47,7 @@ class Task(Strict):
     left_s: float = 0
     deadline: float | None = None
     estimate_s: float = 0
-    wait: Time = "10m"
+    wait: Duration = "10m"
     given_up: Path | None = None
 
     @property
@@ -63,7 +63,7 @@ class Task(Strict):
             content = read_json(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: is no file of a job: {error}") from None
-        return check(cls, content, str(path))
+        return validate(cls, content, str(path))
 
     def write(self, path: Path) -> None:
         """Commands stand in it as they are run: it is no record, and does not ship."""
@@ -131,7 +131,7 @@ def _of_kind(job: Workload, implementation: ImplementationSpec, datasets: dict[s
     """
     if isinstance(job, CommandWorkload):
         return {"directory": job.folder}
-    if not isinstance(job, Trained):
+    if not isinstance(job, TrainedWorkload):
         told = {"memory_limit_bytes": None, "linger_s": job.answer_s}
         return implementation.model_dump() | told
     optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb

@@ -15,7 +15,7 @@ from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
 from workflow.collocation.sharing.evidence import GpuBusy, require_free
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec
-from workflow.collocation.study.definition import seconds
+from workflow.collocation.study.definition import parse_seconds
 from workflow.collocation.study.errors import ConfigError, NotInForce
 
 LATE = "the time budget is used up"
@@ -119,13 +119,13 @@ class Patience:
             self.hopeless_since = None
             return
         self.hopeless_since = self.hopeless_since or now
-        if now - self.hopeless_since > seconds(self.task.wait):
+        if now - self.hopeless_since > parse_seconds(self.task.wait):
             self.give_up(f"waited {self.task.wait} for {self._lock_text(holder)}")
 
     def for_free_gpu(self, busy: GpuBusy) -> None:
         """Wait until no other process uses the GPU; raise Postponed if the wait is over."""
         self.display.say(f"waiting for the GPU, {self.task.wait} at most: {busy}")
-        until = time.monotonic() + seconds(self.task.wait)
+        until = time.monotonic() + parse_seconds(self.task.wait)
         while True:
             try:
                 return require_free(self.device)

@@ -17,7 +17,7 @@ from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.sharing.streams import Streams
 from workflow.collocation.study.cell import CellSpec
-from workflow.collocation.study.names import JOIN, family_of
+from workflow.collocation.study.names import SEPARATOR, family_of
 
 # By family: `mps` is the class of the methods mps, mps_equal and mps_<anything>.
 METHODS: dict[str, type[Method]] = {
@@ -32,7 +32,7 @@ def method_class(name: str) -> type[Method]:
     """
     if name in METHODS:
         return METHODS[name]
-    return Interleaved if JOIN in name else METHODS[family_of(name)]
+    return Interleaved if SEPARATOR in name else METHODS[family_of(name)]
 
 
 def refusal(spec: CellSpec, device: Device | None) -> str | None:

@@ -15,7 +15,7 @@ from workflow.collocation.sharing.evidence import Report, require_device
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.study.cell import CellSpec, MemberSpec
-from workflow.collocation.study.names import INTERLEAVED, PLAIN, Condition, conditions
+from workflow.collocation.study.names import INTERLEAVED, WITHOUT_MPS, Condition, list_conditions
 
 
 class Interleaved(Method):
@@ -33,7 +33,7 @@ class Interleaved(Method):
         self.conditions = {condition.name: [*members] for condition, members in self._conditions()}
         methods = dict(enumerate(spec.methods))
         self.in_one_process = {m for m, name in methods.items() if name == streams.Streams.family}
-        clients = {m: spec.members[m] for m, name in methods.items() if name not in PLAIN}
+        clients = {m: spec.members[m] for m, name in methods.items() if name not in WITHOUT_MPS}
         self.plain = Naive(spec, device)
         mps_spec = spec.model_copy(update={"method": Mps.family})
         self.mps = Mps(mps_spec, device, clients) if clients else None
@@ -97,7 +97,7 @@ class Interleaved(Method):
         """
         members = dict(enumerate(self.spec.members))
         workloads = [member.workload for member in members.values()]
-        every = conditions(self.name, workloads)
+        every = list_conditions(self.name, workloads)
         for index, condition in enumerate(every):
             chosen = {m: member for m, member in members.items() if member.condition == index}
             if not chosen:

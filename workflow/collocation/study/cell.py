@@ -1,8 +1,8 @@
-"""All that decides what a cell measures: typed from the grid to run.json, flat JSON in there.
+"""The specification of a cell: everything that decides what it measures, and its digest.
 
-Two specs are the same if their digests are, which leave out what is as by default: a field that is
-added measures nothing again if its default is what was done before. Where the same spec comes to
-mean something else, VERSION counts on.
+Two specifications are the same if their digests are. Values at their default do not enter a digest,
+so a new field with a default measures no cell again. VERSION is raised when the meaning of an
+unchanged specification changes.
 """
 
 import hashlib
@@ -14,20 +14,29 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from workflow.collocation.study.definition import WITHOUT, Measure, Sizes
+from workflow.collocation.study.definition import KEYS_OF_OTHER_KINDS, Measure, Sizes
 from workflow.collocation.study.errors import Strict
-from workflow.collocation.study.names import INTERLEAVED, conditions
-from workflow.collocation.study.workloads import AnyWorkload, ItsOwn, model_of, without_secrets
+from workflow.collocation.study.names import INTERLEAVED, list_conditions
+from workflow.collocation.study.workloads import (
+    AnyWorkload,
+    OwnInput,
+    without_secrets,
+    workload_model,
+)
 
-VERSION = 1  # of what a spec means: another one measures all cells again
-FIRST = 1  # which digests leave out
+VERSION = 1  # of the meaning of a specification; another one measures all cells again
+FIRST_VERSION = 1  # the default, which digests leave out
 MISSING = object()
+
+JsonPath = tuple[str | int, ...]  # of a value in nested JSON, such as ("members", 0, "batch_size")
 
 
 class MeasureSpec(Measure):
-    """How the cell is measured. leaving_member: of a departure, the member that leaves, and with it
-    those of the same workload if others stay. second_context: once all are warm another process
-    opens CUDA, and ends (gpu.second_context says why).
+    """How the cell is measured.
+
+    leaving_member: index of the member that leaves in a departure; others of the same workload
+    leave too if any other members stay. second_context: a process opens a CUDA context before the
+    window and ends, see gpu/second_context.py.
     """
 
     leaving_member: int | None = None
@@ -35,12 +44,14 @@ class MeasureSpec(Measure):
 
     def to_json(self) -> dict:
         """Only the keys that matter for this kind."""
-        return self.model_dump(exclude=WITHOUT[self.kind], exclude_none=True)
+        return self.model_dump(exclude=KEYS_OF_OTHER_KINDS[self.kind], exclude_none=True)
 
 
 class ImplementationSpec(Strict):
-    """How the members' step is written. backward: on whose thread that pass is launched.
-    compile: by torch.compile. cudnn_benchmark: cuDNN tries kernels out, and keeps the fastest.
+    """How the members' training step is written.
+
+    backward: the thread that launches the backward pass. compile: whether torch.compile is used.
+    cudnn_benchmark: cuDNN tries its kernels and keeps the fastest.
     """
 
     precision: str
@@ -53,10 +64,12 @@ class ImplementationSpec(Strict):
 
 
 class MemberSpec(Strict):
-    """One job of the set. job: its workload, as this cell runs it. cores_of: the machine's cores
-    divided by this; None: all of them. source: digest of the code of the user's own. sm_percent,
-    pinned_memory_mb, priority, slice: what its method gives it. work: steps, of a completion.
-    condition: which of those that interleaved cell it belongs to.
+    """One job of the set.
+
+    job: the workload as this cell runs it. cores_of: the member gets the machine's cores divided by
+    this; None: all cores. source: digest of the user's own code. sm_percent, pinned_memory_mb,
+    priority, slice: what the method gives the member. work: its steps in a completion. condition:
+    index of its condition in an interleaved cell.
     """
 
     workload: str
@@ -75,7 +88,7 @@ class MemberSpec(Strict):
 
 
 class CellSpec(Strict):
-    """What a cell measures. `datasets`: sizes to generate, by name, where the study says them."""
+    """What a cell measures. datasets: sizes to generate, by name, where the study gives them."""
 
     members: tuple[MemberSpec, ...]
     implementation: ImplementationSpec
@@ -86,94 +99,105 @@ class CellSpec(Strict):
     version: int = VERSION
 
     def to_json(self) -> dict:
-        """As it stands in run.json."""
-        members = [member.to_json() for member in self.members]
-        flat = self.model_dump(exclude={"members", "measure", "datasets"})
-        sizes = {n: of.model_dump(exclude_none=True) for n, of in self.datasets.items()}
-        return {"members": members, "measure": self.measure.to_json(), "datasets": sizes, **flat}
+        """The specification as run.json holds it."""
+        return {
+            "members": [member.to_json() for member in self.members],
+            "measure": self.measure.to_json(),
+            "datasets": {
+                name: sizes.model_dump(exclude_none=True) for name, sizes in self.datasets.items()
+            },
+            **self.model_dump(exclude={"members", "measure", "datasets"}),
+        }
 
     @property
     def digest(self) -> str:
-        return digest(self.to_json())
+        return spec_digest(self.to_json())
 
     @property
     def methods(self) -> list[str]:
         """The method of each member."""
         if self.measure.kind != INTERLEAVED:
             return [self.method] * len(self.members)
-        found = conditions(self.method, [member.workload for member in self.members])
-        return [found[member.condition].method for member in self.members]
+        conditions = list_conditions(self.method, [member.workload for member in self.members])
+        return [conditions[member.condition].method for member in self.members]
 
     def shares(self) -> list[list[int | str]]:
-        """What `cores.plan_conditions` takes: into how many shares cores are divided, or "all", for
-        each member; a list for each condition.
-        """
+        """For each condition, each member's `cores_of`, or "all": see `cores.plan_conditions`."""
         conditions = groupby(self.members, key=lambda member: member.condition)
-        return [[member.cores_of or "all" for member in condition] for _, condition in conditions]
+        return [[member.cores_of or "all" for member in members] for _, members in conditions]
 
 
-def digest(flat: dict) -> str:
-    """SHA-256 (16 hex digits) over a spec, as it stands in run.json, without what is as by default.
+def spec_digest(spec: dict) -> str:
+    """SHA-256 (16 hex digits) of a specification in JSON, without values at their default.
 
-    Of a record's spec too, whatever it holds: a setting that is not known here counts.
+    It also works for older records: a key that is unknown here enters the digest.
     """
-    default = _defaults(flat)
-    given = ((p, value) for p, value in _leaves(flat) if value != default.get(p, MISSING))
-    settings = sorted((json.dumps(path), value) for path, value in given)
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    defaults = _defaults_of(spec)
+    settings = []
+    for path, value in _leaves(spec):
+        if value != defaults.get(path, MISSING):
+            settings.append((json.dumps(path), value))
+    return hashlib.sha256(json.dumps(sorted(settings), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def changes(before: dict, now: dict) -> list[str]:
-    """What differs between two specs as in run.json: 'batch_size 32 → 64'."""
-    given = dict.fromkeys(path for flat in (now, before) for path, _ in _leaves(flat))
-    old, new = (_defaults(flat) | dict(_leaves(flat)) for flat in (before, now))
-    found = ((_name(path), old.get(path, MISSING), new.get(path, MISSING)) for path in given)
-    said = (f"{name} {_shown(was)} → {_shown(will)}" for name, was, will in found if was != will)
-    return list(dict.fromkeys(said))
+def changed_settings(before: dict, after: dict) -> list[str]:
+    """The differences between two specifications in JSON, such as 'batch_size 32 → 64'."""
+    paths = dict.fromkeys(path for spec in (after, before) for path, _ in _leaves(spec))
+    old_values = _defaults_of(before) | dict(_leaves(before))
+    new_values = _defaults_of(after) | dict(_leaves(after))
+    changes = []
+    for path in paths:
+        old, new = old_values.get(path, MISSING), new_values.get(path, MISSING)
+        if old != new:
+            changes.append(f"{_setting_name(path)} {_value_text(old)} → {_value_text(new)}")
+    return list(dict.fromkeys(changes))
 
 
-def _leaves(value, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
+def _leaves(value, path: JsonPath = ()) -> Iterator[tuple[JsonPath, object]]:
+    """The path and value of each leaf in JSON: members are entered, other lists are not."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _leaves(item, (*path, key))
     elif path == ("members",) and isinstance(value, list):
         for index, item in enumerate(value):
             yield from _leaves(without_secrets(item), (*path, index))  # older records hold them
-    else:  # a number is the same as 20 and as 20.0
-        whole = isinstance(value, float) and value.is_integer()
-        yield path, int(value) if whole else value
+    else:
+        is_whole = isinstance(value, float) and value.is_integer()
+        yield path, int(value) if is_whole else value  # 20 and 20.0 are the same
 
 
-def _defaults(flat: dict) -> dict[tuple, object]:
-    """Path → the value that a spec which does not name it means."""
-    parts = {"implementation": ImplementationSpec, "measure": MeasureSpec}
-    given = {name: _default(model) for name, model in parts.items()}
-    paths = dict(_leaves({"version": FIRST, **given}))
-    for index, member in enumerate(flat.get("members") or ()):
-        of_kind = defaults(str(member.get("kind")))
-        paths |= {("members", index, *path): value for path, value in of_kind}
-    return paths
+def _defaults_of(spec: dict) -> dict[JsonPath, object]:
+    """JsonPath → the value of a setting that the specification does not name."""
+    implementation, measure = _model_defaults(ImplementationSpec), _model_defaults(MeasureSpec)
+    settings = {"version": FIRST_VERSION, "implementation": implementation, "measure": measure}
+    defaults = dict(_leaves(settings))
+    for index, member in enumerate(spec.get("members") or ()):
+        for path, value in member_defaults(str(member.get("kind"))):
+            defaults["members", index, *path] = value
+    return defaults
 
 
 @cache
-def defaults(kind: str) -> list[tuple[tuple, object]]:
-    """The same of a member with that kind of job."""
-    model = model_of(kind)
-    member = {"input": ItsOwn().model_dump()} | _default(model) | _default(MemberSpec)
-    return [*_leaves({key: value for key, value in member.items() if key != "description"})]
+def member_defaults(kind: str) -> list[tuple[JsonPath, object]]:
+    """The path and value of each default of a member, by its kind of job."""
+    member = {"input": OwnInput().model_dump()}
+    member |= _model_defaults(workload_model(kind)) | _model_defaults(MemberSpec)
+    member.pop("description", None)
+    return [*_leaves(member)]
 
 
-def _default(model: type[BaseModel]) -> dict:
-    """What need not be given of a model, and its value."""
-    given = {n: f.get_default() for n, f in model.model_fields.items() if not f.is_required()}
-    return model.model_construct(**given).model_dump(include=given.keys())
+def _model_defaults(model: type[BaseModel]) -> dict:
+    """The default of each field that is not required."""
+    fields = model.model_fields.items()
+    defaults = {name: field.get_default() for name, field in fields if not field.is_required()}
+    return model.model_construct(**defaults).model_dump(include=defaults.keys())
 
 
-def _name(path: tuple) -> str:
+def _setting_name(path: JsonPath) -> str:
     """members, 0, optimizer, base_lr → optimizer.base_lr; measure, window_s → window_s."""
     outer = {"members": 2, "measure": 1, "implementation": 1}.get(path[0], 0)
     return ".".join(map(str, path[outer:] or path))
 
 
-def _shown(value) -> str:
+def _value_text(value) -> str:
     return "none" if value is MISSING or value is None else json.dumps(value).strip('"')

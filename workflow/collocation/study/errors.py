@@ -1,4 +1,4 @@
-"""What a person can have got wrong in a file or on the command line, said in one line."""
+"""Errors that a person can cause, each as one line, and the base of all models of files."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ Positive = Annotated[StrictInt, Field(ge=1)]
 
 
 def printable(text: str) -> str:
-    """Somebody else's words, without what could move a terminal's cursor."""
+    """The text with ? in place of what could move a terminal's cursor."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 class ConfigError(Exception):
-    """A mistake in a config file, as one line for the person who wrote it."""
+    """A mistake in a config file or on the command line, in one line of limited length."""
 
     def __init__(self, message: str):
-        middle = message[2000:-900] and " ... "  # left out of what nobody would read
+        middle = message[2000:-900] and " ... "
         super().__init__(printable(f"{message[:2000]}{middle}{message[2000:][-900:]}"))
 
 
@@ -28,29 +28,30 @@ class NotInForce(Exception):
 
 
 class Strict(BaseModel):
-    """What a file holds: a key that is not known is refused, before anything else."""
+    """A model that refuses unknown keys, and names the keys that it knows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_are_known(cls, given):
-        for key in given if isinstance(given, dict) else ():
+    def _check_keys(cls, content):
+        for key in content if isinstance(content, dict) else ():
             if key not in cls.model_fields:
-                raise ValueError(f"{key}: unknown key; {allowed(key, cls.model_fields)}")
-        return given
+                raise ValueError(f"{key}: unknown key; {allowed_values(key, cls.model_fields)}")
+        return content
 
 
-def allowed(given, known: Iterable[str]) -> str:
-    """What may stand there instead, and what was probably meant."""
-    return f"allowed: {', '.join(known)}{meant(given, known)}"
+def allowed_values(value, allowed: Iterable[str]) -> str:
+    """'allowed: a, b', and which of them was probably meant."""
+    return f"allowed: {', '.join(allowed)}{suggestion(value, allowed)}"
 
 
-def meant(given, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(given), list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def suggestion(value, allowed: Iterable[str]) -> str:
+    """'; did you mean ...?' with the closest of the allowed values; empty if none is close."""
+    close = difflib.get_close_matches(str(value), list(allowed), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def not_allowed(where: str, given, known: Iterable[str]) -> str:
-    """One line: the key, what stands there, what may, and what was probably meant."""
-    return f"{where}: '{given}' is not allowed; {allowed(given, known)}"
+def not_allowed(key: str, value, allowed: Iterable[str]) -> str:
+    """The message for a value that is not among the allowed ones."""
+    return f"{key}: '{value}' is not allowed; {allowed_values(value, allowed)}"

@@ -1,4 +1,7 @@
-"""What a study may ask of each method. How a method works: workflow/collocation/sharing."""
+"""The number of members and the limits that each method takes.
+
+workflow/collocation/sharing implements the methods.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -6,17 +9,16 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt, ValidationError, field_validator
 
 from workflow.collocation.study.errors import Name, Positive, Strict
-from workflow.collocation.study.names import METHODS as ORDER
-from workflow.collocation.study.names import STREAMS, family_of
+from workflow.collocation.study.names import METHODS, STREAMS, family_of
 
-MOST_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
-MOST_STREAMS = 32  # that torch makes of one process, before two get the same
+MAX_MEMBERS = 48  # the most clients one MPS server takes (MPS guide)
+MAX_STREAMS = 32  # torch gives two jobs of one process the same stream beyond this
 Percent = Annotated[float, Field(gt=0, le=100, strict=True)]
 Priority = Annotated[StrictInt, Field(ge=0, le=1)]
 
 
-class Limits(Strict):
-    """MPS with limits for each member: a share of the SMs, and of the GPU's memory; priorities."""
+class MpsLimits(Strict):
+    """Limits of each member under MPS: share of the SMs, memory, and priority."""
 
     sm_percent: Literal["equal", "overlap"] | Percent | dict[Name, Percent] | None = Field(
         None,
@@ -32,50 +34,54 @@ class Limits(Strict):
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _is_allowed(cls, limit, check, info):
-        """One line for what would be one complaint for each type of the union."""
+    def _check_limit(cls, limit, check, info):
+        """Replaces pydantic's messages, one for each type of the union, by one line."""
         try:
             return check(limit)
         except ValidationError:
             allowed = cls.model_fields[info.field_name].description
         raise ValueError(f"{limit!r} is not allowed; allowed: {allowed}")
 
-    def of(self, workload: str, members: int) -> dict:
-        """What a member of that workload is limited to among so many."""
+    def of_member(self, workload: str, members: int) -> dict:
+        """The limits of one member of a workload among `members` in all, by field; unset ones are
+        left out.
+        """
         shares = {"equal": 100 / members, "overlap": min(200 / members, 100)}
-        found = {}
+        limits = {}
         for name, limit in self:
             if isinstance(limit, dict):
                 limit = limit.get(workload)
             elif isinstance(limit, str):
                 limit = round(shares[limit], 2)
             if limit is not None:
-                found[name] = limit
-        return found
+                limits[name] = limit
+        return limits
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What one method takes: `limits` of each member, and from `least` to `most` members."""
+class MethodBounds:
+    """How many members a method takes, and the limits that it sets for each."""
 
-    limits: Limits | None = None
-    least: int = 1
-    most: int = MOST_MEMBERS
+    limits: MpsLimits | None = None
+    min_members: int = 1
+    max_members: int = MAX_MEMBERS
 
 
-_LIMITED = {
-    "mps_equal": Bounds(Limits(sm_percent="equal")),
-    "mps_overlap": Bounds(Limits(sm_percent="overlap")),
-    STREAMS: Bounds(most=MOST_STREAMS),
-    "mig": Bounds(most=7),
-    "mig_shared": Bounds(most=7),
-    "mig_1g2x": Bounds(most=4),  # a GPU has memory for 4 that have the double of it
-    **{f"mig_{part}": Bounds(most=1) for part in ("7g", "4g", "3g", "2g", "1g")},
+_BOUNDED = {
+    "mps_equal": MethodBounds(MpsLimits(sm_percent="equal")),
+    "mps_overlap": MethodBounds(MpsLimits(sm_percent="overlap")),
+    STREAMS: MethodBounds(max_members=MAX_STREAMS),
+    "mig": MethodBounds(max_members=7),
+    "mig_shared": MethodBounds(max_members=7),
+    "mig_1g2x": MethodBounds(max_members=4),  # a GPU has memory for 4 instances of double size
+    **{f"mig_{part}": MethodBounds(max_members=1) for part in ("7g", "4g", "3g", "2g", "1g")},
 }
-# By name, in the order in which people are told of them.
-METHODS: dict[str, Bounds] = {name: _LIMITED.get(name, Bounds()) for name in ORDER[1:]}
+# In the order of messages.
+METHOD_BOUNDS: dict[str, MethodBounds] = {
+    name: _BOUNDED.get(name, MethodBounds()) for name in METHODS[1:]
+}
 
 
-def divides(method: str) -> bool:
-    """Whether it has the card in parts, of which members of a mix name theirs."""
+def is_mig(method: str) -> bool:
+    """Whether the method divides the card into MIG instances."""
     return family_of(method) == "mig"

@@ -1,8 +1,7 @@
-"""Names: of implementations, methods, scenarios, cells and the conditions of interleaved ones;
-built and read here.
+"""Builds and parses the names of implementations, methods, scenarios, cells and conditions.
 
-A scenario is named by its jobs and by how it differs from the default, `2x_a+1x_b--files`; a cell
-by scenario, implementation, method and replicate.
+A scenario is named after its jobs and its difference from the default: `2x_a+1x_b--files`. A cell
+is named after its scenario, implementation, method and replicate.
 """
 
 import re
@@ -11,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-# How well a job is written, in the order of figures and tables; docs/methods.md says each in words.
-# The first is written as the paper's jobs. A graph's replay has no thread for its backward pass.
+# How well a job is written, in the order of figures and tables; docs/methods.md explains each.
+# The first is written like the paper's jobs. `backward` has no meaning where a graph is replayed.
 _EAGER = {"precision": "tf32", "channels_last": False, "sync": False, "cuda_graph": False}
 _BF16 = {**_EAGER, "precision": "bf16", "channels_last": True}
 IMPLEMENTATIONS = {
@@ -24,27 +23,30 @@ IMPLEMENTATIONS = {
 }
 PAPER_IMPLEMENTATION = next(iter(IMPLEMENTATIONS))
 
-# Order in figures and tables; `serial` is computed and never run.
+# In the order of figures and tables. `serial` is computed and never run.
 METHODS = ("serial", "naive", "mps", "mps_equal", "mps_overlap", "streams")
 METHODS += ("mig", "mig_7g", "mig_4g", "mig_3g", "mig_2g", "mig_1g", "mig_1g2x", "mig_shared")
 
-# Variants of an alone cell that other cells are normalised by, each within its own input.
-SHARED = "shared"  # input of jobs that one loader feeds
+SHARED = "shared"  # the input of jobs that one loader feeds
+# Variants of the cell with one job that other cells of the same input are normalised by.
 ALONE_VARIANTS = ("", "files", SHARED)
-# Members with fixed work, until the last is done: tries the rule of the table of the pair.
+# Members do a fixed amount of work each, and the cell ends when the last is done.
 COMPLETION = "completion"
-# Sets that take turns in one cell, its conditions: `alone` (of a mix `alone:<workload>`) or a
-# method.
-INTERLEAVED, ALONE, JOIN = "interleaved", "alone", "-"
+# Several sets take turns in one cell. Each is a condition: a method, or `alone` for one job, which
+# is `alone:<workload>` in a mix.
+INTERLEAVED, ALONE, SEPARATOR = "interleaved", "alone", "-"
 STREAMS = "streams"
-PLAIN = (ALONE, "naive", STREAMS)  # conditions whose members are no clients of MPS
-# The windows of a cell that a member leaves: of all, and of those that have what it left.
+WITHOUT_MPS = (ALONE, "naive", STREAMS)  # conditions whose members are no clients of MPS
+# The windows of a departure: with all members, and with those that stay.
 BEFORE, AFTER = "before", "after"
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`2x_a+1x_b--files`: parts (("a", 2), ("b", 1)), variant "files" (default: "")."""
+    """The jobs that share the GPU: `2x_a+1x_b--files` is (("a", 2), ("b", 1)) of variant "files".
+
+    variant: "" by default.
+    """
 
     id: str
     parts: tuple[tuple[str, int], ...]
@@ -52,7 +54,7 @@ class Scenario:
 
     @property
     def n(self) -> int:
-        """Members that share the GPU."""
+        """Number of jobs."""
         return sum(count for _, count in self.parts)
 
     @property
@@ -67,7 +69,7 @@ class Scenario:
 
 @lru_cache(maxsize=4096)
 def parse_scenario(scenario: str) -> Scenario:
-    """Read a scenario id. Raises ValueError with the offending part."""
+    """Parse a scenario id. Raises ValueError for an invalid one."""
     body, *suffixes = scenario.split("--")
     matches = [re.fullmatch(r"(\d+)x_(.+)", part) for part in body.split("+")]
     if None in matches:
@@ -77,7 +79,7 @@ def parse_scenario(scenario: str) -> Scenario:
 
 
 def scenario_id(parts: Mapping[str, int], *variants: str) -> str:
-    """`2x_a+1x_b--files` from workload → count, in the order given; empty variants are left out."""
+    """`2x_a+1x_b--files` from workload → count, in that order; empty variants are left out."""
     body = "+".join(f"{count}x_{name}" for name, count in parts.items())
     return "--".join([body, *filter(None, variants)])
 
@@ -88,42 +90,46 @@ def cell_id(scenario: str, implementation: str, method: str, replicate: int) -> 
 
 @dataclass(frozen=True)
 class Condition:
-    """A set that takes turns with others in one cell, and the scenario that it is.
+    """One of the sets that take turns in an interleaved cell.
 
-    name: as records have it. job: of one that is alone. again: another side is the same set.
-    jobs: how many of the set's one workload, where it is not all of them.
+    scenario: of the set. name: as in records. is_repeat: an earlier condition is the same set.
+    alone_workload: the job, where it is one job alone. count: the number of members, where it is
+    not all of them.
     """
 
     scenario: str
     method: str
-    again: bool = False
+    is_repeat: bool = False
     name: str = ""
-    job: str | None = None
-    jobs: int | None = None
+    alone_workload: str | None = None
+    count: int | None = None
 
 
-def conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
-    """The conditions of a cell with these workloads, by its method's name, `alone-naive-mps`.
+def list_conditions(method: str, workloads: Iterable[str]) -> list[Condition]:
+    """The conditions of an interleaved cell, from its method, such as `alone-naive-mps`.
 
-    A name that comes again gets a number: `naive`, `naive_2`. `4xmps` is the first four of the
-    members that `mps` in the same cell has, or the next larger of its kind, such as `7xmps`.
+    A repeated name gets a number: `naive`, `naive_2`. `4xmps` is the first four members of `mps` in
+    the same cell, or of the next larger part, such as `7xmps`. Their `scenario` is empty.
     """
-    jobs, found, times = list(dict.fromkeys(workloads)), [], Counter()
-    for word in method.split(JOIN):
-        count, word = part_of(word)
+    distinct_workloads = list(dict.fromkeys(workloads))
+    conditions: list[Condition] = []
+    occurrences = Counter()
+    for word in method.split(SEPARATOR):
+        count, part_method = split_count(word)
         if count:
-            name = f"{count}x{word}"
-            found.append(Condition("", word, name=name, jobs=count))
+            conditions.append(Condition("", part_method, name=word, count=count))
             continue
-        for job in jobs if word == ALONE else [None]:
-            name = f"{word}:{job}" if job and jobs[1:] else word
-            times[name] += 1
-            numbered = name if times[name] == 1 else f"{name}_{times[name]}"
-            found.append(Condition("", "naive" if word == ALONE else word, name=numbered, job=job))
-    return found
+        for workload in distinct_workloads if word == ALONE else [None]:
+            name = f"{word}:{workload}" if workload and len(distinct_workloads) > 1 else word
+            occurrences[name] += 1
+            if occurrences[name] > 1:
+                name = f"{name}_{occurrences[name]}"
+            one_method = "naive" if word == ALONE else word
+            conditions.append(Condition("", one_method, name=name, alone_workload=workload))
+    return conditions
 
 
-def part_of(word: str) -> tuple[int | None, str]:
+def split_count(word: str) -> tuple[int | None, str]:
     """`4xmps` → (4, "mps"); `mps` → (None, "mps")."""
     match = re.fullmatch(r"([1-9]\d*)x(\w+)", word)
     return (int(match[1]), match[2]) if match else (None, word)
@@ -131,38 +137,45 @@ def part_of(word: str) -> tuple[int | None, str]:
 
 @lru_cache(maxsize=4096)
 def conditions_of(scenario: str, method: str) -> dict[str, Condition]:
-    """Name → condition, with its scenario, of a cell `2x_a--interleaved` by `alone-naive-mps`, or
-    {}.
+    """Condition name → condition with its scenario; empty unless the cell is interleaved.
+
+    scenario, method: such as `2x_a--interleaved` and `alone-naive-mps`.
     """
     body, *variants = scenario.split("--")
     if INTERLEAVED not in variants:
         return {}
-    others = [variant for variant in variants if variant != INTERLEAVED]
-    found: dict[str, Condition] = {}
-    for condition in conditions(method, [name for name, _ in parse_scenario(scenario).parts]):
-        set_of = f"1x_{condition.job}" if condition.job else body
-        if condition.jobs:
-            set_of = f"{condition.jobs}x_{parse_scenario(scenario).parts[0][0]}"
-        its = "--".join([set_of, *others])
-        again = any((its, condition.method) == (one.scenario, one.method) for one in found.values())
-        found[condition.name] = replace(condition, scenario=its, again=again)
-    return found
+    other_variants = [variant for variant in variants if variant != INTERLEAVED]
+    workloads = [name for name, _ in parse_scenario(scenario).parts]
+    conditions: dict[str, Condition] = {}
+    seen: set[tuple[str, str]] = set()
+    for condition in list_conditions(method, workloads):
+        members = body
+        if condition.alone_workload:
+            members = f"1x_{condition.alone_workload}"
+        elif condition.count:
+            members = f"{condition.count}x_{workloads[0]}"
+        set_id = "--".join([members, *other_variants])
+        is_repeat = (set_id, condition.method) in seen
+        seen.add((set_id, condition.method))
+        conditions[condition.name] = replace(condition, scenario=set_id, is_repeat=is_repeat)
+    return conditions
 
 
 def family_of(method: str) -> str:
-    """naive, mps or mig: `mps_<anything>` is a variant of MPS."""
+    """The family of a method, such as naive, mps or mig: `mps_<anything>` is a variant of MPS."""
     return method.split("_")[0]
 
 
 def implementation_order(implementation: str) -> tuple[int, str]:
-    """Sort key: the order of IMPLEMENTATIONS."""
-    known = [*IMPLEMENTATIONS, implementation]
-    return known.index(implementation), implementation
+    """Sort key: the order of IMPLEMENTATIONS, unknown ones last."""
+    names = [*IMPLEMENTATIONS, implementation]
+    return names.index(implementation), implementation
 
 
 def method_order(method: str) -> tuple[int, str]:
-    """Sort key: the order of METHODS, a study's own variants last in their family."""
+    """Sort key: the order of METHODS, a study's variants last in their family."""
     if method in METHODS:
         return METHODS.index(method), ""
-    own = [place for place, known in enumerate(METHODS) if family_of(known) == family_of(method)]
-    return max(own, default=len(METHODS)), method
+    family = family_of(method)
+    positions = [i for i, other in enumerate(METHODS) if family_of(other) == family]
+    return max(positions, default=len(METHODS)), method

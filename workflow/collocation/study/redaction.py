@@ -1,7 +1,7 @@
-"""Secrets in texts and command lines: where they are, and the text without them.
+"""Finds secrets in texts and command lines, and hides them.
 
-Most forms of tokens are known to detect-secrets. Here are the forms that it lacks or knows too
-narrowly, and whatever follows a name that speaks of a secret.
+Most forms of tokens come from the package detect-secrets. This module adds forms that it lacks or
+matches too narrowly, and every value after a name such as `password`.
 """
 
 import os
@@ -11,8 +11,8 @@ from functools import cache, partial
 from pathlib import Path
 
 HIDDEN = "***"
-OWNER_ALONE = partial(os.open, mode=0o600)  # opens files that hold a command line
-# Tokens by their beginnings, beside those that detect-secrets finds.
+open_for_owner = partial(os.open, mode=0o600)  # an opener of files that hold a command line
+# Tokens by their prefixes, in addition to those that detect-secrets finds.
 TOKENS = (
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|nvapi-[\w-]{20,}"
     r"|gl(?:pat|dt|ft|rt|cbt|ptt|soat|imt|agent|oas|wt)-[\w.-]{20,}"
@@ -25,21 +25,21 @@ TOKENS = (
 
 
 def _spelled(*words: str) -> str:
-    """In the three ways in which names are written; `re` skips to such literals quickly."""
+    """A pattern of the words in lower, upper and title case, faster than ignoring case."""
     return "|".join(form for word in words for form in (word, word.upper(), word.title()))
 
 
-# At the end of a name: its value is a secret.
-KEY_OF = _spelled(
+# Words before `key` that make a name's value a secret.
+KEY_OWNERS = _spelled(
     *("api", "access", "account", "auth", "client", "deploy", "encryption", "license", "master"),
     *("private", "secret", "service", "signing", "storage"),
 )
 NAME = (
     rf"(?:(?:{_spelled('password', 'passwd', 'passphrase', 'passcode', 'secret', 'credential')})"
-    rf"(?:s|S)?|{_spelled('token')}|(?:pwd|PWD)(?<!OLDPWD)|(?:{KEY_OF})[-_.]?(?:key|KEY|Key)"
+    rf"(?:s|S)?|{_spelled('token')}|(?:pwd|PWD)(?<!OLDPWD)|(?:{KEY_OWNERS})[-_.]?(?:key|KEY|Key)"
     r"|KEY|(?:pass|PASS|auth|AUTH)(?<![A-Za-z]....)|(?:pw|PW)(?<![A-Za-z]..))"
 )
-# What stands for a value: ***, $NAME, {name}, <name>, %s, true, TOKEN, page.token.
+# Placeholders, which are no secrets: ***, $NAME, {name}, <name>, %s, true, TOKEN, page.token.
 PLACEHOLDER = (
     r"(?:\*\*\*|\$\{?[A-Z_][A-Z0-9_]*\}?(?!\w)|\{[\w.]*\}|<[^<>\s]*>|%s|%\("
     r"|(?i:true|false|none|null|yes|no)\b|(?:[A-Z]+_)*(?:PASSWORD|TOKEN|SECRET|KEY|VALUE)\b"
@@ -48,13 +48,13 @@ PLACEHOLDER = (
 VALUE = rf"(?!\\?[\"']?{PLACEHOLDER})"
 VALUE += r"(\"[^\"]+\"|'[^']+'|\\\"[^\"]+\"|[^\s\"';&|<>()]+)"
 RANDOM = r"((?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])[\w+/=.~-]{16,})"
-NEXT = r"(?:=(?!=)|(?:\s+|\\?[\"']\s*,\s*\\?[\"'])(?!-))"  # to its value, in a list of JSON too
-# Kind → pattern; the last group that matched is the secret, or else all of it.
+NEXT = r"(?:=(?!=)|(?:\s+|\\?[\"']\s*,\s*\\?[\"'])(?!-))"  # to its value, also in JSON
+# Kind → pattern. The last group that matched is the secret; without groups the whole match is.
 PATTERNS = {
     "token": rf"\b(?:{TOKENS})",
     "private key": r"(?s:-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
     r"(?:.*?-----END [A-Z0-9 ]*-----|.*))",
-    # Not a port before a path with an @.
+    # The digits exclude a port before a path with an @.
     "password in a URL": r"://[^\s/?#\"'<>:@]*:(?!\d{1,5}[/?#])"
     rf"(?!{PLACEHOLDER}@)([^\s\"'<>]+)@(?=[\w\[{{.-])",
     "token in a URL": r"://([\w.~%-]{20,})@",
@@ -72,80 +72,88 @@ PATTERNS = {
     "authorization": r"\b(?:Basic|Bearer|basic|bearer|BASIC|BEARER)\s+"
     r"(?=\S*(?:\d|=|[a-z][A-Z]))([\w+/.~-]{8,}=*)",
 }
-# Small letters of which each match of a kind has some: they are looked for first, it is faster.
-NEEDED = {
+# Kind → lower-case texts, of which every match has one. Looking for them first is faster.
+HINTS = {
     "value of a name": ["passw", "passp", "passc", "secret", "credential", "token", "pwd", "apikey"]
     + [f"{word}{end}" for word in ("pass", "auth", "pw", "key") for end in "=\\\"':"]
     + [f"{joint}key" for joint in "-_."],
     "value of a header": ["authorization", "x-", "private-token", "job-token"],
     "authorization": ["basic", "bearer"],
 }
-LONG = re.compile(r"[\w-]{20}|PRIVATE KEY|hooks.slack")  # what detect-secrets may know
-# Kinds of detect-secrets that are told by randomness, as digests are, or by a short name; and URLs,
-# where it takes {name} for a password.
-VAGUE = ("Base64", "Hex", "Public IP", "Secret Keyword", "Cloudant", "IBM", "SoftLayer", "Basic")
-_NAMED, _OPTION = re.compile(rf"[\w.+-]*?{NAME}"), re.compile(rf"-[\w.-]*?{NAME}")
-_PLACEHOLDER, _NO_VALUE = re.compile(PLACEHOLDER), re.compile(rf"{PLACEHOLDER}|-.*", re.DOTALL)
-_OURS = {kind: re.compile(pattern) for kind, pattern in PATTERNS.items()}
+LONG = re.compile(r"[\w-]{20}|PRIVATE KEY|hooks.slack")  # only such texts go to detect-secrets
+# Kinds of detect-secrets with false alarms: they match digests, short names, or {name} in a URL.
+FALSE_ALARMS = ("Base64", "Hex", "Public IP", "Secret Keyword", "Cloudant", "IBM", "SoftLayer")
+FALSE_ALARMS += ("Basic",)
+_NAME = re.compile(rf"[\w.+-]*?{NAME}")
+_OPTION = re.compile(rf"-[\w.-]*?{NAME}")
+_PLACEHOLDER = re.compile(PLACEHOLDER)
+_NO_VALUE = re.compile(rf"{PLACEHOLDER}|-.*", re.DOTALL)
+_PATTERNS = {kind: re.compile(pattern) for kind, pattern in PATTERNS.items()}
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, str]]:
-    """Each secret with its kind."""
-    for kind, pattern in _patterns(text):
-        yield from ((one[one.lastindex or 0], kind) for one in pattern.finditer(text))
+    """Yields each secret in a text, and its kind."""
+    for kind, pattern in _patterns_for(text):
+        for match in pattern.finditer(text):
+            yield match[match.lastindex or 0], kind
 
 
 def redacted(text: str) -> str:
     """The text with *** in place of each secret."""
-    for _, pattern in _patterns(text):
+    for _, pattern in _patterns_for(text):
         text = pattern.sub(_masked, text)
     return text
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:
-    """The same of a command. A word that is an option's value is hidden whatever is in it."""
-    shown: list[str] = []
+    """The words of a command with *** in place of each secret.
+
+    The value of an option that is named after a secret is hidden whatever it looks like.
+    """
+    safe_words: list[str] = []
     for word in words:
         name, _, value = word.partition("=")
-        before = "".join(f"{word} " for word in shown[-3:])  # an option and its value are near
-        in_shell = "".join(shown[-1:]) == "-c"
-        if value and not in_shell and _NAMED.fullmatch(name) and not _PLACEHOLDER.fullmatch(value):
-            shown.append(f"{name}={HIDDEN}")
-        elif _OPTION.fullmatch("".join(shown[-1:])) and not _NO_VALUE.fullmatch(word):
-            shown.append(HIDDEN)
+        previous = safe_words[-1] if safe_words else ""
+        is_secret = value and _NAME.fullmatch(name) and not _PLACEHOLDER.fullmatch(value)
+        if is_secret and previous != "-c":  # the word after -c is a script
+            safe_words.append(f"{name}={HIDDEN}")
+        elif _OPTION.fullmatch(previous) and not _NO_VALUE.fullmatch(word):
+            safe_words.append(HIDDEN)
         else:
-            shown.append(redacted(before + word).removeprefix(before))
-    return shown
+            # Patterns may need the option before a value.
+            context = "".join(f"{earlier} " for earlier in safe_words[-3:])
+            safe_words.append(redacted(context + word).removeprefix(context))
+    return safe_words
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that holds a command line: all of it or nothing, for its owner alone."""
-    partly = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(partly, "w", encoding="utf-8", opener=OWNER_ALONE) as file:
+    """Write a file atomically, readable by its owner alone, since it may hold a command line."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8", opener=open_for_owner) as file:
         file.write(text)
-    partly.replace(path)
+    temporary.replace(path)
 
 
-def _patterns(text: str) -> Iterator[tuple[str, re.Pattern]]:
-    """Those that may match in a text, with their kinds."""
+def _patterns_for(text: str) -> Iterator[tuple[str, re.Pattern]]:
+    """Yields the kinds and patterns that may match in a text."""
     lowered = text.lower()
-    for kind, pattern in _OURS.items():
-        if kind not in NEEDED or any(part in lowered for part in NEEDED[kind]):
+    for kind, pattern in _PATTERNS.items():
+        if kind not in HINTS or any(hint in lowered for hint in HINTS[kind]):
             yield kind, pattern
     if LONG.search(text):
-        yield from _of_detect_secrets()
+        yield from _detect_secrets_patterns()
 
 
 @cache
-def _of_detect_secrets() -> list[tuple[str, re.Pattern]]:
-    """Its kinds and patterns, imported when a text may need them: it takes half a second."""
+def _detect_secrets_patterns() -> list[tuple[str, re.Pattern]]:
+    """Kinds and patterns of detect-secrets, imported late because that takes half a second."""
     from detect_secrets.core.plugins import util  # noqa: PLC0415
 
     plugins = util.get_mapping_from_secret_type_to_class().items()
     return [
-        (kind, re.compile(f"({pattern.pattern})", pattern.flags))  # all of it is the secret
+        (kind, re.compile(f"({pattern.pattern})", pattern.flags))  # the whole match is the secret
         for kind, plugin in plugins
-        if not kind.startswith(VAGUE)
+        if not kind.startswith(FALSE_ALARMS)
         for pattern in plugin.denylist
     ]
 

@@ -1,4 +1,4 @@
-"""Reading regular files only: a pipe in place of one would be waited for, a device never ends."""
+"""Reads regular files only: reading a pipe would wait, and reading a device may never end."""
 
 import errno
 import json
@@ -8,33 +8,33 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def descriptor(path: Path, flags: int) -> int:
-    """A file's, opened with these flags. Raises OSError, also for what is no regular file."""
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+def open_descriptor(path: Path, flags: int) -> int:
+    """Open a regular file with these flags. Raises OSError, also for any other kind of file."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return fd
+    return descriptor
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read its bytes. Raises OSError, also for what is no regular file."""
-    return os.fdopen(descriptor(path, os.O_RDONLY), "rb")
+    """Open a regular file to read its bytes. Raises OSError, also for any other kind of file."""
+    return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
 def read_bytes(path: Path) -> bytes:
-    """Raises OSError, also for what is no regular file."""
+    """The content of a regular file. Raises OSError."""
     with open_regular(path) as file:
         return file.read()
 
 
 def read_text(path: Path) -> str:
-    """UTF-8. Raises OSError, or ValueError."""
+    """The text of a regular UTF-8 file. Raises OSError, or ValueError."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> object:
-    """Raises OSError, or ValueError with the file's name."""
+    """The value in a JSON file. Raises OSError, or ValueError with the file's name."""
     try:
         return json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:

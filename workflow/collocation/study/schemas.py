@@ -1,4 +1,4 @@
-"""JSON schemas of the files that people write, for editors: workflow/schemas/ holds them."""
+"""JSON schemas of config.yaml, workloads.yaml and studies, which help editors check them."""
 
 import json
 from collections.abc import Iterator
@@ -12,12 +12,9 @@ from workflow.collocation.study.workloads import AnyWorkload
 FOLDER = Path(__file__).resolve().parents[2] / "schemas"
 
 
-def schemas() -> Iterator[tuple[Path, str]]:
-    """Each schema's file and its text: of config.yaml, of workloads.yaml, of a study."""
-    for name, model in (
-        ("config", Config),
-        ("study", Study),
-        ("workloads", dict[str, AnyWorkload]),
-    ):
+def json_schemas() -> Iterator[tuple[Path, str]]:
+    """Each schema's path in workflow/schemas, and its text."""
+    models = {"config": Config, "study": Study, "workloads": dict[str, AnyWorkload]}
+    for name, model in models.items():
         schema = TypeAdapter(model).json_schema()
         yield FOLDER / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n"

@@ -1,7 +1,4 @@
-"""What the catalogue may say: a workload's keys, by its kind.
-
-One model for each kind of job. Its keys are its own: a key of another kind is refused.
-"""
+"""The entries of the catalogue, workloads.yaml: one model for each kind of job."""
 
 import re
 from pathlib import Path
@@ -11,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, StrictInt, field_validator, model_validator
 
 from workflow.collocation.study import variables
-from workflow.collocation.study.errors import Positive, Strict, meant
+from workflow.collocation.study.errors import Positive, Strict, suggestion
 from workflow.collocation.study.names import SHARED
 from workflow.collocation.study.redaction import HIDDEN, redacted, redacted_words
 
@@ -19,7 +16,7 @@ IMAGES = ("cifar10", "digits", "imagenet64", "imagenet")
 DATASETS = (*IMAGES, "criteo", "sources", "speech")
 CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:function or module:Class
 MODEL = rf"^([A-Za-z_][\w.]*|{CODE})$"
-PYTHON = ("python", "python3")  # the study's own, for a command
+PYTHON = ("python", "python3")  # a command's first word that means the study's own Python
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 
@@ -31,9 +28,9 @@ class Optimizer(Strict):
     base_batch: Positive = 256  # samples that base_lr is for
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = True
-    weight_decay: float = Field(2e-5, ge=0)  # of all weights but biases and norms
+    weight_decay: float = Field(2e-5, ge=0)  # biases and norms have none
     schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate
-    schedule_epochs: Positive = 300  # of the cosine, however few are trained
+    schedule_epochs: Positive = 300  # length of the cosine, however few epochs are trained
 
 
 class DlrmOptimizer(Strict):
@@ -44,64 +41,73 @@ class DlrmOptimizer(Strict):
 
 
 class Input(Strict):
-    """Where a batch comes from: image files through a DataLoader of the job's own or through one
-    that all jobs share, or a subset on the device.
+    """Where a job's batches come from.
+
+    mode: resident (a subset on the device), files (each job has a DataLoader of image files), or
+    shared (one DataLoader of image files feeds all jobs).
     """
 
-    # on the device, files, or files that one loader reads for all
     mode: Literal["resident", "files", "shared"] = "resident"
     samples: Positive = 1024  # resident: size of the subset
     workers: StrictInt = Field(4, ge=0)  # loader processes of each job
 
     def resolved(self) -> dict:
-        """Only the keys that matter in this mode, so that the other one changes no cell."""
+        """The keys that matter in this mode: the other one must not change a cell's digest."""
         key = "samples" if self.mode == "resident" else "workers"
         return {"mode": self.mode, key: getattr(self, key)}
 
 
 class Workload(Strict):
-    """One training job of the catalogue: what every kind has."""
+    """A job of the catalogue: what every kind has.
 
-    arrivals: ClassVar[str] = ""  # what it waits for, at times that nobody else decides
-    uncaptured: ClassVar[str] = ""  # why no CUDA graph can hold its step
-    package: ClassVar[str] = ""  # an optional one that it needs, as pip takes it
-    missing: ClassVar[dict[str, str]] = {}  # key → what it names that is not there, in a sentence
-    own_code: ClassVar[dict[str, str]] = {}  # key → `module:name` of the user's own code,
-    own_files: ClassVar[list[Path]] = []  # and files of it: its cells run again when they change
+    arrivals: what the job waits for at random times, such as requests; "" if nothing.
+    not_capturable: why no CUDA graph can hold its step. package: an optional package that it needs,
+    as pip takes it. missing: key → a sentence on what it names and does not exist. user_code,
+    user_files: the user's own code, key → `module:name`, and files. Cells run again when these
+    change.
+    """
+
+    arrivals: ClassVar[str] = ""
+    not_capturable: ClassVar[str] = ""
+    package: ClassVar[str] = ""
+    missing: ClassVar[dict[str, str]] = {}
+    user_code: ClassVar[dict[str, str]] = {}
+    user_files: ClassVar[list[Path]] = []
 
     description: str = ""  # for people
     kind: str
     batch_size: Positive  # samples (or tokens) of a step
-    warmup_steps: StrictInt = Field(20, ge=3)  # steps before the barrier, at least
+    warmup_steps: StrictInt = Field(20, ge=3)  # minimum of steps before the barrier
 
     def to_json(self) -> dict:
-        """As it stands in a record: its description and input are told by others, or otherwise."""
+        """The job as records hold it: without its description, with the input keys that matter."""
         return self.model_dump(exclude={"description", "input"}) | {"input": self.input.resolved()}
 
-    def no_graph(self, mode: str) -> str:
-        """Why no CUDA graph can hold its step with this mode of input; empty where one can."""
-        files = "loader processes read its files, which no replay can"
-        return self.uncaptured or (files if mode != "resident" else "")
+    def graph_obstacle(self, input_mode: str) -> str:
+        """Why no CUDA graph can hold its step with this input; empty if one can."""
+        if not self.not_capturable and input_mode != "resident":
+            return "loader processes read its files, which no replay can"
+        return self.not_capturable
 
 
 class Triggers(Strict):
-    """New data arrive at random; for each arrival the job trains on from its last weights."""
+    """New data arrive at random; at each arrival the job trains on from its last weights."""
 
-    per_s: float = Field(gt=0)  # mean; they wait for nobody
-    steps: Positive  # of training for each
+    per_s: float = Field(gt=0)  # mean number of arrivals per second
+    steps: Positive  # steps of training at each arrival
 
 
-class Trained(Workload):
-    """What jobs that models/ trains have in common."""
+class TrainedWorkload(Workload):
+    """A job that models/ trains: what all such kinds have."""
 
     model: str = Field(pattern=MODEL)  # timm's name, or module:function
     model_args: dict[str, JsonValue] = {}  # its keyword arguments
     dataset: Literal[DATASETS]  # what it is trained on
     input: Input = Input()  # where batches come from
-    pace_ms: float | None = Field(None, gt=0)  # from a step's start to the next's
-    triggers: Triggers | None = None  # it trains for each, and else waits
-    reserved_memory_mb: Positive | None = None  # of the device, held and not used
-    memory_limit_mb: Positive | None = None  # on the CPU: of its process
+    pace_ms: float | None = Field(None, gt=0)  # time from a step's start to the next's
+    triggers: Triggers | None = None  # it trains at each, and waits in between
+    reserved_memory_mb: Positive | None = None  # device memory that it holds and does not use
+    memory_limit_mb: Positive | None = None  # of its process, on the CPU
 
     @property
     def arrivals(self) -> str:
@@ -112,11 +118,12 @@ class Trained(Workload):
         return "tensorsocket==0.0.5" if self.input.mode == SHARED else ""
 
     @property
-    def own_code(self) -> dict[str, str]:
-        return {key: name for key in ("kind", "model") if ":" in (name := getattr(self, key))}
+    def user_code(self) -> dict[str, str]:
+        names = {"kind": self.kind, "model": self.model}
+        return {key: name for key, name in names.items() if ":" in name}
 
 
-class VisionWorkload(Trained):
+class VisionWorkload(TrainedWorkload):
     """An image classifier."""
 
     kind: Literal["vision"] = "vision"  # an image classifier
@@ -127,7 +134,7 @@ class VisionWorkload(Trained):
     label_smoothing: float = Field(0.1, ge=0, lt=1)  # of the loss
 
 
-class DlrmWorkload(Trained):
+class DlrmWorkload(TrainedWorkload):
     """A recommender with embedding tables. model_args: dim, bottom, top, max_rows, tables."""
 
     input_size: ClassVar[int] = 0  # it has no images
@@ -150,22 +157,22 @@ class DecoderArgs(Strict):
 
     dim: Positive  # width
     layers: Positive  # blocks
-    heads: Positive  # of attention; dim is divided by them
+    heads: Positive  # of attention; dim is a multiple of twice their number
     hidden: Positive  # width between the layers of a feed-forward layer
 
     @model_validator(mode="after")
-    def _heads_divide(self):
+    def _check_heads(self):
         if self.dim % (2 * self.heads):
             raise ValueError(f"dim {self.dim} is no multiple of twice the heads, {2 * self.heads}")
         return self
 
 
 class LmArgs(DecoderArgs):
-    lora_rank: Positive | None = None  # train LoRA's adapters (peft) alone
+    lora_rank: Positive | None = None  # if set, LoRA adapters (peft) of this rank alone train
 
 
-class LmWorkload(Trained):
-    """Fine-tuning of a language model on text, byte by byte; a sample is a sequence."""
+class LmWorkload(TrainedWorkload):
+    """Fine-tuning of a language model on the bytes of text; a sample is a sequence."""
 
     kind: Literal["lm"]  # a language model
     model: Literal["decoder"] = "decoder"  # models/decoder.py's
@@ -185,10 +192,10 @@ class AsrOptimizer(LmOptimizer):
     base_batch: Positive = 240  # seconds of audio that base_lr is for
 
 
-class AsrWorkload(Trained):
+class AsrWorkload(TrainedWorkload):
     """Speech recognition by a Conformer with CTC; a sample is a second of audio."""
 
-    uncaptured: ClassVar[str] = "utterances differ in length from step to step"
+    not_capturable: ClassVar[str] = "utterances differ in length from step to step"
     input_size: ClassVar[int] = 0  # it has no images
 
     kind: Literal["asr"]  # a speech recogniser
@@ -198,10 +205,10 @@ class AsrWorkload(Trained):
     optimizer: AsrOptimizer = AsrOptimizer()  # how weights are updated
 
 
-class OwnWorkload(Trained):
-    """A kind of your own: `module:Class`, a models.jobs.base.Job. Its keys are `model_args`."""
+class OwnWorkload(TrainedWorkload):
+    """A kind of the user's own: `module:Class`, a models.jobs.base.Job, with keys in model_args."""
 
-    uncaptured: ClassVar[str] = "nobody has tried it with a kind of your own"
+    not_capturable: ClassVar[str] = "nobody has tried it with a kind of your own"
 
     kind: str = Field(pattern=f"^{CODE}$")  # module:Class
     model: str = "own"  # as the class takes it
@@ -209,8 +216,8 @@ class OwnWorkload(Trained):
     optimizer: Optimizer = Optimizer()  # as the class takes it
 
 
-class ItsOwn(Strict):
-    """The input of a job that the study does not feed."""
+class OwnInput(Strict):
+    """The input of a job that reads its own data."""
 
     mode: Literal["own"] = "own"
 
@@ -219,117 +226,126 @@ class ItsOwn(Strict):
 
 
 class CommandWorkload(Workload):
-    """Somebody's own training script, run as it is (models/jobs/command.py)."""
+    """A user's training script, run unchanged by models/jobs/command.py."""
 
-    uncaptured: ClassVar[str] = "a script of your own runs unchanged"
+    not_capturable: ClassVar[str] = "a script of your own runs unchanged"
     dataset: ClassVar[None] = None
-    input: ClassVar[ItsOwn] = ItsOwn()
+    input: ClassVar[OwnInput] = OwnInput()
 
-    kind: Literal["command"]  # somebody's own script
-    run: list[str] = Field(min_length=1)  # program, arguments, {seed}, {batch_size}
-    folder: str = "."  # working directory, from where the study is run
-    steps: str = "auto"  # auto (its optimizer's, or the hook), or a pattern
-    first_step_s: float = Field(30, gt=0)  # seconds without a step that end a cell
-    environment: dict[Variable, str | None] = {}  # null: as here, not recorded
-    sync: bool = False  # auto: wait for the GPU at the end of each step
+    kind: Literal["command"]  # a script of the user's own
+    run: list[str] = Field(min_length=1)  # program and arguments, may hold {seed}, {batch_size}
+    folder: str = "."  # working directory, relative to where the study is run
+    steps: str = "auto"  # auto (counts its optimizer's steps), or a pattern of its output's lines
+    first_step_s: float = Field(30, gt=0)  # seconds without a step after which the cell ends
+    environment: dict[Variable, str | None] = {}  # null: the shell's value, which is not recorded
+    sync: bool = False  # with steps auto: wait for the GPU at the end of each step
     unit: Literal["samples", "tokens", "requests"] = "samples"  # of batch_size
 
     @field_validator("environment")
     @classmethod
-    def _are_the_scripts(cls, given):
-        for name, value in given.items():
-            if variables.OF_THE_STUDY.fullmatch(name):
+    def _check_environment(cls, environment):
+        for name, value in environment.items():
+            if variables.SET_BY_STUDY.fullmatch(name):
                 raise ValueError(f"{name} is the study's to set; leave it out")
-            if value is None and variables.recorded(name):
+            if value is None and variables.is_recorded(name):
                 raise ValueError(f"{name} changes what is measured; give its value")
-        return given
+        return environment
 
     @field_validator("steps")
     @classmethod
-    def _steps_are_found(cls, steps):
+    def _check_pattern(cls, steps):
         try:
             groups = re.compile(steps).groupindex.keys()
         except re.error as error:
             raise ValueError(f"give auto or a regular expression; this is none: {error}") from None
         if steps != "auto" and not {"step"} <= groups <= {"step", "total"}:
-            wanted = r"one group (?P<step>\d+), and may have one (?P<total>\d+)"
-            said = f"give auto, or a pattern, which has {wanted}"
-            raise ValueError(f"{said}; this has {', '.join(groups) or 'none'}")
+            allowed = r"one group (?P<step>\d+), and may have one (?P<total>\d+)"
+            names = ", ".join(groups) or "none"
+            raise ValueError(f"give auto, or a pattern, which has {allowed}; this has {names}")
         return steps
 
     def to_json(self) -> dict:
         return without_secrets(super().to_json())
 
     @property
-    def own_files(self) -> list[Path]:
+    def user_files(self) -> list[Path]:
         words = [word for word in self.run if re.fullmatch(r"\w[\w./-]{,99}", word)]
-        return [path for word in words if (path := Path(self.folder, word)).is_file()]
+        paths = [Path(self.folder, word) for word in words]
+        return [path for path in paths if path.is_file()]
 
     @property
     def missing(self) -> dict[str, str]:
         if not Path(self.folder).is_dir():
             return {"folder": f"'{self.folder}' is no folder"}
-        word, *words = self.run
-        if word in PYTHON:
-            word = words[0] if words and re.fullmatch(r"\w[\w./-]*", words[0]) else "."
-        bare = "/" not in word and word is self.run[0]  # sought on PATH, and not in the folder
-        if which(word) if bare else Path(self.folder, word).exists():
+        program, *arguments = self.run
+        name = program
+        if program in PYTHON:
+            if not arguments or not re.fullmatch(r"\w[\w./-]*", arguments[0]):
+                return {}
+            name = arguments[0]
+        if program not in PYTHON and "/" not in program:
+            exists = which(program) is not None
+        else:
+            exists = Path(self.folder, name).exists()
+        if exists:
             return {}
         files = [path.name for path in Path(self.folder).iterdir()]
-        return {"run": f"'{word}' is not in '{self.folder}'{meant(word, files)}"}
+        return {"run": f"'{name}' is not in '{self.folder}'{suggestion(name, files)}"}
 
 
 def without_secrets(job: dict) -> dict:
-    """A member's entry as a record may hold it: in somebody's command *** stands for secrets, so
-    commands that differ in them alone are the same.
+    """A job as records may hold it: *** replaces the secrets in a command.
+
+    Commands that differ in secrets alone are therefore the same.
     """
     if job.get("kind") != "command" or not isinstance(job.get("run"), list):
         return job
-    environment = {
-        name: HIDDEN if value and variables.SECRET.search(name) else value and redacted(str(value))
-        for name, value in dict(job.get("environment") or {}).items()
-    }
+    environment = dict(job.get("environment") or {})
+    for name, value in environment.items():
+        if value:
+            is_secret = variables.SECRET.search(name)
+            environment[name] = HIDDEN if is_secret else redacted(str(value))
     return job | {"run": redacted_words([*map(str, job["run"])]), "environment": environment}
 
 
 class Objective(Strict):
-    """What a request may take at most, in ms (vLLM's `--goodput`)."""
+    """The longest times that a request may take, in ms (vLLM's `--goodput`)."""
 
-    ttft: float = Field(gt=0)  # until its first token
-    tpot: float = Field(gt=0)  # for each token after it, on average
+    ttft: float = Field(gt=0)  # time to its first token
+    tpot: float = Field(gt=0)  # mean time for each later token
 
 
 class ServeWorkload(Workload):
-    """A language model that answers requests, which arrive at random; a sample is an answer."""
+    """A language model that answers requests at random times; a sample is an answer."""
 
     arrivals: ClassVar[str] = "requests"
     dataset: ClassVar[None] = None
-    input: ClassVar[ItsOwn] = ItsOwn()
+    input: ClassVar[OwnInput] = OwnInput()
 
     kind: Literal["serve"]  # a language model that answers requests
-    engine: Literal["loop", "transformers"] = "loop"  # ours, or that package's
+    engine: Literal["loop", "transformers"] = "loop"  # of models/, or of the package transformers
     model_args: DecoderArgs  # its sizes
     batch_size: Literal[1] = 1  # answers are counted one by one
-    requests_per_s: float = Field(gt=0)  # mean; they wait for nobody
+    requests_per_s: float = Field(gt=0)  # mean
     prompt_tokens: Positive = 256  # of each request
-    output_tokens: StrictInt = Field(128, ge=4)  # mean; each has half to 1.5 times it
-    slots: Positive = 32  # requests that are answered at once
-    slo_ms: Objective = Objective(ttft=500, tpot=50)  # ttft, tpot: at most
+    output_tokens: StrictInt = Field(128, ge=4)  # mean; each request has 0.5 to 1.5 times it
+    slots: Positive = 32  # requests that are answered at the same time
+    slo_ms: Objective = Objective(ttft=500, tpot=50)  # the longest times of a good answer
 
     @property
     def package(self) -> str:
         return "" if self.engine == "loop" else self.engine
 
-    def no_graph(self, mode: str) -> str:
+    def graph_obstacle(self, input_mode: str) -> str:
         return "" if self.engine == "loop" else "its engine captures what it can by itself"
 
     @property
     def answer_s(self) -> float:
-        """What the longest answer may take within the objective."""
+        """Seconds that the longest answer may take within the objective."""
         return (self.slo_ms.ttft + 1.5 * self.output_tokens * self.slo_ms.tpot) / 1e3
 
 
-KINDS: dict[str, type[Workload]] = {
+WORKLOAD_KINDS: dict[str, type[Workload]] = {
     "vision": VisionWorkload,
     "dlrm": DlrmWorkload,
     "lm": LmWorkload,
@@ -339,9 +355,9 @@ KINDS: dict[str, type[Workload]] = {
 }
 
 
-def model_of(kind: str) -> type[Workload]:
-    """The keys of that kind, or else of one of somebody's own."""
-    return KINDS.get(kind, OwnWorkload)
+def workload_model(kind: str) -> type[Workload]:
+    """The model of a kind of job; an unknown kind is one of the user's own."""
+    return WORKLOAD_KINDS.get(kind, OwnWorkload)
 
 
 AnyWorkload = VisionWorkload | DlrmWorkload | LmWorkload | AsrWorkload | ServeWorkload

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from workflow.collocation.record.series import MOST, SHARES
+from workflow.collocation.record.series import MAX_SHARE, SHARES
 from workflow.collocation.telemetry.sources import ACTIVITY
 
 COMPARED = ("gract", "smact", "smocc", "tenso", "drama")
@@ -36,7 +36,7 @@ def contradictions(
             reasons[entity, name] = "stands still while others move"
         for name in SHARES:
             values = np.append(of_entity[name], pairs[entity].get(name) or 0.0)
-            beyond = values[(values < 0) | (values > MOST)]
+            beyond = values[(values < 0) | (values > MAX_SHARE)]
             if len(beyond):
                 extreme = max(beyond, key=abs)
                 reasons[entity, name] = f"reads {extreme:.4f}, and a share lies between 0 and 1"

@@ -11,16 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflow.collocation.record.parquet import arrow, dictionary
+from workflow.collocation.record.parquet import numeric_column, text_column
 from workflow.collocation.record.series import Series
-from workflow.collocation.record.values import File, Window
+from workflow.collocation.record.values import FileDigest, Window
 from workflow.collocation.telemetry.base import Metric
 from workflow.collocation.telemetry.host import HOST_METRICS, MEMBER_METRICS
 from workflow.collocation.telemetry.lines import SamplerOutput
 from workflow.collocation.telemetry.sources import GPU_METRICS
 
 
-def write_tables(folder: Path, output: SamplerOutput, windows: list[Window]) -> dict[str, File]:
+def write_tables(
+    folder: Path, output: SamplerOutput, windows: list[Window]
+) -> dict[str, FileDigest]:
     """Write the tables that have rows; returns size and hash by file name.
 
     Times are ns since the first window's start, or since the first row where there is no window.
@@ -47,7 +49,7 @@ def write_tables(folder: Path, output: SamplerOutput, windows: list[Window]) -> 
             write_statistics=False,  # they would be a third of so short a file
             column_encoding={"t_ns": "DELTA_BINARY_PACKED"},
         )
-    return {f"{name}.parquet": File.of(folder / f"{name}.parquet") for name in tables}
+    return {f"{name}.parquet": FileDigest.of(folder / f"{name}.parquet") for name in tables}
 
 
 def _table(
@@ -57,15 +59,18 @@ def _table(
     starts = [start_ns for start_ns, _ in phases]
     phase_of_row = np.searchsorted(starts, series.t, side="right") - 1
     names = [phases[index][1] if index >= 0 else None for index in phase_of_row]
-    columns = {"t_ns": arrow(series.t - origin_ns, pa.int64()), "phase": dictionary(names)}
+    columns = {
+        "t_ns": numeric_column(series.t - origin_ns, pa.int64()),
+        "phase": text_column(names),
+    }
     if "e" in rows[0]:
-        columns["entity"] = dictionary([row["e"] for row in rows])
+        columns["entity"] = text_column([row["e"] for row in rows])
     elif "m" in rows[0]:
-        columns["member"] = arrow(np.array([row["m"] for row in rows]), pa.int16())
+        columns["member"] = numeric_column(np.array([row["m"] for row in rows]), pa.int16())
     metadata = {"t_ns": {"unit": "ns"}}
     for metric in metrics:
         metadata[metric.name] = {"unit": metric.unit, "kind": metric.kind}
-        columns[metric.name] = arrow(series.columns[metric.name], _type(metric))
+        columns[metric.name] = numeric_column(series.columns[metric.name], _type(metric))
     fields = [
         pa.field(name, column.type, metadata=metadata.get(name)) for name, column in columns.items()
     ]

@@ -33,7 +33,10 @@ LEAST_GAP_S, GAP_TICKS = 0.5, 3  # a longer stretch without a row is a hole
 NEAR_NS = 500_000_000  # how far a pair or an edge may lie from its window's ends
 STAY_S = 2.0  # several looks at the card's processes (watch.SLOW_HZ), also where one comes late
 CHECKED_S = 2.0  # in a shorter window, its ends weigh too much for a check
-APART, APART_SHARE = 0.02, 0.002  # of a pair's value and its series' mean: relative, and absolute
+APART, APART_SHARE = (
+    0.02,
+    0.002,
+)  # of a pair's value and its series' mean: relative, and absolute
 ENERGY_APART = 0.03  # relative
 COVERED = 0.9  # of the time, for a series to be held against a pair
 
@@ -245,7 +248,7 @@ class TelemetrySummary:
         for entity, series in self.entities.items():
             pairs[entity] = self._pair(entity, window).get("v", {})
             readings[entity] = {
-                name: series.counting(name, window.ends, window.spans)[0]
+                name: series.weighted_values(name, window.ends, window.spans)[0]
                 for name in (*SHARES, "power")
             }
         return contradictions(readings, pairs, self.idle.get("power"))
@@ -259,7 +262,7 @@ class TelemetrySummary:
                 continue
             for name in COMPARED:
                 pair = span["v"].get(name)
-                mean = series.over(name, (span["start_ns"], span["end_ns"]), known=COVERED)
+                mean = series.over(name, (span["start_ns"], span["end_ns"]), min_coverage=COVERED)
                 if None in (pair, mean) or abs(pair - mean) <= max(APART * pair, APART_SHARE):
                     continue
                 reasons[entity, name] = (

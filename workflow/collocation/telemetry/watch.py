@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation import ROOT
-from workflow.collocation.record.values import File, Telemetry, Window
+from workflow.collocation.record.values import FileDigest, Telemetry, Window
 from workflow.collocation.telemetry.lines import SamplerOutput, one_line, read_output
 
 PROGRAM = "workflow.collocation.telemetry.sampler"
@@ -126,7 +126,7 @@ class Watch:
 
     def account(
         self, folder: Path, windows: list[Window], say: Callable[[str], None], **facts
-    ) -> tuple[Telemetry, list[str], dict[str, File]]:
+    ) -> tuple[Telemetry, list[str], dict[str, FileDigest]]:
         """End the sampler; returns the record's `telemetry`, and additions to `flags` and `files`.
 
         folder: for the files. say: takes the traceback of an error in here. facts: further
