@@ -18,20 +18,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.files import one_line, read_table
-from release.manifest import (
-    NOT_RUN,
-    PLAN,
-    RUN,
-    RUNS,
-    Attempt,
-    analysed_records,
-    attempts,
-    cells_not_run,
-)
+from release.manifest import NOT_RUN, Attempt, analysed_records, attempts, cells_not_run
 from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
 from workflow.collocation.record.series import Series
 from workflow.collocation.record.values import Window, WindowTelemetry
+from workflow.collocation.study.layout import PLAN, RUN, RUNS
 from workflow.collocation.study.names import INTERLEAVED
 from workflow.collocation.study.regular_files import read_text
 

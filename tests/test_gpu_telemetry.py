@@ -92,7 +92,7 @@ def test_the_energy_counter_and_integrated_power_agree(matmul):
         (began, first), readings = edge(), []
         until = time.monotonic() + 3.0
         while time.monotonic() < until:
-            readings.append((time.monotonic(), card.read()["power"]))
+            readings.append((time.monotonic(), card.read_values()["power"]))
             time.sleep(0.1)
         ended, last = edge()
     integrated = np.trapezoid(*np.array(readings).T[::-1]) / (readings[-1][0] - readings[0][0])

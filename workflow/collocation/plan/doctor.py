@@ -17,7 +17,7 @@ from workflow.collocation.gpu import nvidia
 from workflow.collocation.gpu.lock import LockHeld, device_lock, folder_lock, lock_folder
 from workflow.collocation.plan.jobs import TRAINING_PACKAGES, missing_packages
 from workflow.collocation.sharing import mig_nvml, mps_daemon
-from workflow.collocation.sharing.evidence import GpuLockHeld, Unsupported, require_free
+from workflow.collocation.sharing.evidence import GpuBusy, Unsupported, require_free
 from workflow.collocation.study.definition import Config
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.telemetry.lines import one_line
@@ -90,7 +90,7 @@ class Doctor:
             require_free(self.device)
             if problem := self.device.too_many(2):
                 return WARN, f"sets of plain jobs are refused, MPS and single jobs run: {problem}"
-        except GpuLockHeld as error:
+        except GpuBusy as error:
             return FAIL, f"{error}; cells wait until they are gone, or choose another with gpu=…"
         except NotInForce as error:
             return FAIL, f"{error}: no cell can run on this card, and 'dmesg' may say why"

@@ -103,9 +103,9 @@ class Interleaved(Method):
             if not chosen:
                 sets = [n for n, other in enumerate(every) if _same_set(other, condition)]
                 alike = [(m, member) for m, member in members.items() if member.condition in sets]
-                chosen = dict(alike[: condition.jobs])
+                chosen = dict(alike[: condition.count])
             yield condition, chosen
 
 
 def _same_set(whole: Condition, part: Condition) -> bool:
-    return whole.method == part.method and not whole.job
+    return whole.method == part.method and not whole.alone_workload

@@ -48,7 +48,7 @@ class NvmlCard:
         pynvml.nvmlInit()
         self.handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
-    def read_config_values(self) -> dict[str, float | None]:
+    def read_values(self) -> dict[str, float | None]:
         """A value for each of METRICS, in its unit; None where the card does not answer."""
         values = dict.fromkeys(metric.name for metric in METRICS) | self._fields(*FIELDS)
         for name, call in CALLS.items():

@@ -97,7 +97,7 @@ class Sampler:
         now = time.monotonic_ns()
         rows = {}
         if self._card:
-            rows["gpu"] = self._attempt("nvml", self._card.read_config_values) or {}
+            rows["gpu"] = self._attempt("nvml", self._card.read_values) or {}
         for entity, values in rates.items():
             rows[entity] = rows.get(entity, {}) | values
         for entity, values in rows.items():
