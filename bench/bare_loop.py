@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable
 from itertools import count
 
+from workflow.collocation.member.spec import MemberSpec
 
-def process(spec: dict, seconds: float, wire) -> None:
+
+def process(spec: MemberSpec, seconds: float, wire) -> None:
     """One plain training process. Over `wire` (a Connection) it sends what it finds of its device
     once it is warm, waits there for anything, trains, and sends its samples/s.
     """
-    os.environ.update({k: v for k, v in spec["environment"].items() if v is not None})
-    os.sched_setaffinity(0, spec["cores"])
+    os.environ.update({k: v for k, v in spec.environment.items() if v is not None})
+    os.sched_setaffinity(0, spec.cores)
+    job = spec.job
     import torch
 
     from models.data import open_dataset
@@ -24,26 +27,31 @@ def process(spec: dict, seconds: float, wire) -> None:
     from models.inputs import open_input
     from models.jobs.vision import VisionJob
 
-    torch.set_num_threads(spec["threads"])
+    torch.set_num_threads(spec.threads)
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.manual_seed(spec["seed"])
-    device = torch.device(spec["device"])
+    torch.manual_seed(spec.seed)
+    device = torch.device(spec.device)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     synchronize()  # makes the context
     facts = device_facts(device)
-    dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
+    dataset = open_dataset(job.dataset, job.dataset_folder)
     source = open_input(VisionJob, dataset, spec, device)
     import timm  # which a CPU build of torch bears once `models` is imported
 
-    layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
-    model = timm.create_model(spec["model"], num_classes=spec["classes"], **spec["model_args"])
+    layout = torch.channels_last if spec.implementation.channels_last else torch.contiguous_format
+    model = timm.create_model(job.model, num_classes=job.classes, **job.model_args)
     model = model.to(device, memory_format=layout).train()
-    wanted = ("lr", "momentum", "nesterov", "weight_decay")
-    settings = {key: spec["optimizer"][key] for key in wanted}
-    optimizer = torch.optim.SGD(model.parameters(), **settings)
-    criterion = torch.nn.CrossEntropyLoss(label_smoothing=spec["label_smoothing"])
-    bf16, numbers = spec["precision"] == "bf16", count()
+    settings = job.optimizer
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=settings.lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=settings.weight_decay,
+    )
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=job.label_smoothing)
+    bf16, numbers = spec.implementation.precision == "bf16", count()
 
     def run(least: int, seconds: float) -> float:
         """Train at least that many steps and that long; samples/s."""
@@ -55,14 +63,14 @@ def process(spec: dict, seconds: float, wire) -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            if spec["sync"]:
+            if spec.implementation.sync:
                 loss.item()
             steps += 1
         synchronize()
-        return steps * spec["batch_size"] / (time.monotonic() - began)
+        return steps * spec.batch_size / (time.monotonic() - began)
 
     run(1, 0)  # holds cuDNN's autotuning: the warm-up's seconds count from its end
-    run(spec["warmup_steps"] - 1, spec["warmup_s"] or 0)
+    run(spec.warmup_steps - 1, spec.warmup_s)
     wire.send({"pid": os.getpid(), **facts})
     wire.recv()
     run(1, 0.5)  # until all have begun
@@ -70,7 +78,7 @@ def process(spec: dict, seconds: float, wire) -> None:
 
 
 def measure(
-    specs: list[dict], seconds: float, at_barrier: Callable[[list[dict]], object]
+    specs: list[MemberSpec], seconds: float, at_barrier: Callable[[list[dict]], object]
 ) -> list[float]:
     """Run one process per spec at once; samples/s of each.
 

@@ -12,16 +12,17 @@ from models.graph import FIRST_STEPS, GraphedStep
 from models.inputs import ResidentImages
 from models.jobs.vision import VisionJob
 from models.process import set_up
+from workflow.collocation.member.spec import MemberSpec
 
 READY = FIRST_STEPS + 200  # steps after which a rate may be taken
 
 
-def graphed(spec: dict, **variables: str) -> Callable[[int], None]:
+def graphed(spec: MemberSpec, **variables: str) -> Callable[[int], None]:
     """A function that launches so many steps of this spec of a member; it captures in the first.
 
     variables: of the environment, which CUDA reads when it is initialised, so here.
     """
-    given = {name: value for name, value in spec["environment"].items() if value is not None}
+    given = {name: value for name, value in spec.environment.items() if value is not None}
     os.environ.update(variables | given)
     device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers
     images, labels = draw(256, size=(5_000, 3, 40, 40)).astype("uint8"), draw(10, size=5_000)

@@ -68,7 +68,7 @@ from models.jobs.base import Job
 class Rows:  # of a digit's pixels
     def __init__(self, arrays, spec, device):
         images = torch.tensor(arrays["images"], dtype=torch.float32, device=device)
-        self.rows, self.size = images.flatten(1) / 255, spec["batch_size"]
+        self.rows, self.size = images.flatten(1) / 255, spec.batch_size
         self.labels = torch.tensor(arrays["labels"], device=device)
         self.bytes = self.rows.nbytes
 
@@ -81,7 +81,7 @@ class Toy(Job):
     resident = Rows
 
     def build(self, spec, device):
-        self.model = torch.nn.Linear(3 * 38 * 38, spec["model_args"]["outputs"], device=device)
+        self.model = torch.nn.Linear(3 * 38 * 38, spec.job.model_args["outputs"], device=device)
         self.optimizer = torch.optim.Adam(self.model.parameters())
 
     def loss(self, batch):

@@ -36,7 +36,7 @@ from workflow.collocation.record.source_digest import code
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
@@ -246,7 +246,7 @@ class Run:
             about |= self.task.telemetry.model_dump()
             watch = stack.enter_context(Watch(scratch, log / "sampler.log", about))
             told = self.task.trainer, self.task.preloaded, timeouts["build"], lock
-            server = stack.enter_context(Server(log / "server.log", *told))
+            server = stack.enter_context(ForkServerClient(log / "server.log", *told))
             import workflow.collocation.telemetry.files  # noqa: F401 (Arrow, as torch is imported)
 
             specs = member_specs(

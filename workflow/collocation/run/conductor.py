@@ -1,6 +1,6 @@
 """One collocated run: start the members, hold them at the barrier, measure, stop, account.
 
-The conductor knows members by their events only (models/protocol.py says which), so every kind of
+The conductor knows members by their events only (member/protocol.py says which), so every kind of
 end shows as an event, an exit or a time-out of a phase, and nothing can hang.
 """
 
@@ -13,9 +13,10 @@ from itertools import groupby
 from pathlib import Path
 
 from workflow.collocation.gpu.second_context import second_context
+from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import Loader
 from workflow.collocation.run.outcome import FAULTY, Tracked, cell_status
 from workflow.collocation.run.progress import NOW, Display
@@ -53,9 +54,9 @@ class Conductor:
     specs: one member spec each. timeouts: seconds by phase.
     """
 
-    server: Server
+    server: ForkServerClient
     sharing: Method
-    specs: list[dict]
+    specs: list[MemberSpec]
     measure: MeasureSpec
     log: Path
     display: Display
@@ -129,10 +130,9 @@ class Conductor:
 
     def _build(self) -> None:
         self.loader.start(self.server, self.log)
-        for _, those in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
-            specs = [*those]
-            log = self.log / f"member{specs[0]['member']}.log"
-            self.members += self.server.start(specs, log)
+        for _, group in groupby(self.specs, lambda spec: spec.process):
+            specs = [*group]
+            self.members += self.server.start(specs, self.log / f"member{specs[0].index}.log")
         self._reach("built")
         # Of a command its script is looked at, and not what starts and ends it.
         seen = {m.events["built"].get("script", m.pid): m.member for m in reversed(self.alive)}
@@ -266,7 +266,7 @@ class Conductor:
         end_ns = start_ns + int(seconds * 1e9)
         pauses = (member.events["warm"].get("pause_s", 0.0) for member in self.alive)
         last_ns = end_ns + int(max(seconds, *pauses) * 1e9)
-        steady = [member for member in self.alive if self.specs[member.member]["arrivals"] is None]
+        steady = [member for member in self.alive if self.specs[member.member].arrival_seed is None]
         self.deadline = time.monotonic() + self.measure.settle_s + seconds + self.timeouts["window"]
         first: dict[int, int] = {}  # steps of each member when the window had opened
         self._pump_until(start_ns)
@@ -319,7 +319,7 @@ class Conductor:
         """Note a window that was closed; members train on for its last readings and answers."""
         seconds = round((end_ns - start_ns) / 1e9, 6)
         self.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
-        linger_s = max(self.watch.linger_s, *(spec.get("linger_s", 0) for spec in self.specs))
+        linger_s = max(self.watch.linger_s, *(spec.linger_s for spec in self.specs))
         self._pump_until(int((closed + linger_s) * 1e9))
 
     def _interleaved(self) -> None:
@@ -331,7 +331,7 @@ class Conductor:
         conditions = self.sharing.conditions
         self._await_held()
         self.display.say(f"held: {len(self.alive)} of {len(self.members)}", loud=False)
-        shuffle = random.Random(self.specs[0]["seed"]).sample
+        shuffle = random.Random(self.specs[0].seed).sample
         spans = {condition: [] for condition in conditions}
         for number in range(self.measure.slices):
             for condition in shuffle(list(conditions), len(conditions)):

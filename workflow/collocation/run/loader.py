@@ -1,39 +1,37 @@
 """The loader that the jobs of a cell share (models/shared.py): a process beside its members."""
 
-import socket
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.member.spec import InputSpec, MemberSpec, TrainingSpec
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.outcome import Tracked
 from workflow.collocation.sharing.evidence import NotInForce
-from workflow.collocation.study.names import SHARED
-
-PORTS = 4
 
 
 class Loader:
-    """Of the cell with these member specs, each of which is told where it is; none, and nothing is
-    started, where they do not share one. It has as many workers and cores as they have together.
+    """The process that loads data for all members of a cell, where their input is shared.
+
+    It has as many workers and cores as the members have together. Without a shared input nothing
+    is started.
     """
 
-    def __init__(self, specs: list[dict]):
-        self.spec: dict | None = None
+    def __init__(self, specs: list[MemberSpec]):
+        self.spec: MemberSpec | None = None
         self.member: Tracked | None = None  # once it is started
-        if specs[0]["input"]["mode"] != SHARED:
+        if not isinstance(specs[0].job, TrainingSpec) or not specs[0].job.shared_loader:
             return
-        feed = {"ports": _free_ports(), "jobs": len(specs)}
-        for spec in specs:
-            spec["feed"] = feed
-        self.spec = specs[0] | {
-            "member": len(specs),
-            "kind": "loader",
-            "cores": sorted({core for spec in specs for core in spec["cores"]}),
-            "input": {"workers": sum(spec["input"]["workers"] for spec in specs)},
-            "environment": {"CUDA_VISIBLE_DEVICES": ""},
-        }
+        workers = sum(spec.job.input.workers for spec in specs)
+        self.spec = replace(
+            specs[0],
+            index=len(specs),
+            kind="loader",
+            cores=sorted({core for spec in specs for core in spec.cores}),
+            job=replace(specs[0].job, input=InputSpec(mode="files", workers=workers)),
+            environment={"CUDA_VISIBLE_DEVICES": ""},
+        )
 
-    def start(self, server: Server, log: Path) -> None:
+    def start(self, server: ForkServerClient, log: Path) -> None:
         if self.spec:
             [self.member] = server.start([self.spec], log / "loader.log")
 
@@ -47,11 +45,3 @@ class Loader:
         """Raise NotInForce if it has ended."""
         if self.lost:
             raise NotInForce(self.lost)
-
-
-def _free_ports() -> list[int]:
-    with ExitStack() as stack:  # all at once, so that they differ
-        sockets = [stack.enter_context(socket.socket()) for _ in range(PORTS)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -40,7 +40,6 @@ class Tracked:
     gone: bool = False
     channel: socket.socket | None = None
     process: psutil.Process | None = None
-    rest: bytes = b""  # of a line that has not ended
 
     @property
     def alive(self) -> bool:
