@@ -18,6 +18,7 @@ SHARED_WITH_MODELS = (
     "workflow.collocation.member.protocol",
     "workflow.collocation.member.spec",
     "workflow.collocation.process_lifetime",
+    "workflow.collocation.study.layout",
     "workflow.collocation.study.regular_files",
 )
 # What other packages may import beside the core.

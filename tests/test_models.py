@@ -77,15 +77,38 @@ class Quiet:
         return said or self.asked()
 
 
-def train_member(spec: MemberSpec, stop_at: str = "progress"):
-    """main() over real pipes in a thread; (exit code, events, what steps.npz holds or None)."""
+MEMBER = """
+import json, sys
+from models import train
+from models.fork_server import call_trainer
+from workflow.collocation.member.protocol import Channel
+from workflow.collocation.member.spec import MemberSpec
+
+spec, events, commands = sys.argv[1:]
+spec, channel = MemberSpec.from_json(json.loads(spec)), Channel(0, int(events), int(commands))
+sys.exit(call_trainer(train, [spec], [channel]))
+"""
+
+
+def train_member(spec: MemberSpec, stop_at: str = "progress", process: bool = False):
+    """main() over real pipes; (exit code, events, what steps.npz holds or None).
+
+    In a thread, or in a process: one that forks workers must not be beside another thread, which
+    may hold a lock (of logging, say) that the worker then waits for without end.
+    """
     events_read, events_write = os.pipe()
     commands_read, commands_write = os.pipe()
     code, events = [], []
-    channel = Channel(spec.index, events_write, commands_read)
 
     def member() -> None:
-        code.append(call_trainer(train, [spec], [channel]))
+        if process:
+            words = [json.dumps(spec.to_json()), str(events_write), str(commands_read)]
+            command = [sys.executable, "-c", MEMBER, *words]
+            run = subprocess.run(command, cwd=ROOT, pass_fds=[events_write, commands_read])
+            code.append(run.returncode)
+        else:
+            channel = Channel(spec.index, events_write, commands_read)
+            code.append(call_trainer(train, [spec], [channel]))
         os.close(events_write)
         os.close(commands_read)
 
@@ -237,7 +260,7 @@ def test_real_digits_from_files_in_bf16(tmp_path):
         sync=False,
         window_steps=20,  # more than a pass
     )
-    code, events, steps = train_member(spec, stop_at="done")
+    code, events, steps = train_member(spec, stop_at="done", process=True)
     assert code == 0 and np.isfinite(steps["loss"]).all()
     open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
     share = named(events, "stopped")["data_wait_share"]
