@@ -135,15 +135,6 @@ class EventClock:
         self._max_steps_ahead = min(max(fitting, MIN_STEPS_AHEAD), len(self._ring))
 
 
-def step_clock(
-    device: torch.device, sync: bool, ahead_s: float | None = None, tie_stream=None
-) -> HostClock | EventClock:
-    """The clock for steps on `device`. sync: the host waits for each step anyway."""
-    if sync or device.type == "cpu":
-        return HostClock()
-    return EventClock(ahead_s=ahead_s, tie_stream=tie_stream)
-
-
 def save_steps(
     folder: str,
     end_ns: Sequence,

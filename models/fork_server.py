@@ -212,8 +212,8 @@ def search_repository_last() -> None:
     repository = str(Path(__file__).parents[1])
     sys.path.sort(key=lambda path: path == repository)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [path for path in inherited if path and path != repository]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*others, repository])
+    searched_first = [path for path in inherited if path and path != repository]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*searched_first, repository])
 
 
 def load_trainer(name: str) -> ModuleType:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from models import streams
-from models.clock import save_requests, save_steps, step_clock
+from models.clock import EventClock, HostClock, save_requests, save_steps
 from models.data import open_dataset
 from models.device import device_facts
 from models.graph import GraphedStep
@@ -137,9 +137,10 @@ class TrainingMember:
 
     def restart_clock(self) -> None:
         """Discard the times of all steps so far."""
-        spec = self.spec
-        sync = spec.implementation.sync
-        self.clock = step_clock(self.device, sync, spec.launched_ahead_s, self.tie_stream)
+        if self.spec.implementation.sync or self.device.type == "cpu":
+            self.clock = HostClock()
+        else:
+            self.clock = EventClock(ahead_s=self.spec.launched_ahead_s, tie_stream=self.tie_stream)
         self.wait_ns = array("q")  # of each step, for its batch
         self.idle_ns = 0  # held, or without a trigger
 

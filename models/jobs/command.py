@@ -157,8 +157,8 @@ class ScriptMember:
                 f"the script ended after {self.steps.done} steps, before it was told to; "
                 "give it more to do than it can finish"
             )
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
+        cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return f"the script ended {cause}: {lines[-1] if lines else 'without a word'}"
 
     def wait_until(self, is_reached: Callable[[], bool]) -> None:
         """Wait until `is_reached()`. Raises RuntimeError if no step comes in the time for one."""

@@ -3,6 +3,7 @@
 import os
 import socket
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 
 from pydantic import Field
@@ -178,32 +179,19 @@ def job_spec(
             step_timeout_s=job.first_step_s * member_count,
         )
     if isinstance(job, ServeWorkload):
-        return ServingSpec(
-            engine=job.engine,
-            model_args=job.model_args.model_dump(),
-            requests_per_s=job.requests_per_s,
-            prompt_tokens=job.prompt_tokens,
-            output_tokens=job.output_tokens,
-            slots=job.slots,
-        )
-    fields = job.model_dump()
-    optimizer = fields["optimizer"]
-    lr = optimizer["base_lr"] * (job.batch_size / optimizer["base_batch"])
-    settings = optimizer.keys() - {"name", "base_lr", "base_batch"}
+        names = {field.name for field in fields(ServingSpec)}
+        return ServingSpec(**job.model_dump(include=names))
+    settings = job.optimizer.model_dump(exclude={"name", "base_lr", "base_batch"})
+    lr = job.optimizer.base_lr * (job.batch_size / job.optimizer.base_batch)
+    names = {field.name for field in fields(TrainingSpec)}
+    same_fields = job.model_dump(include=names - {"input", "optimizer", "triggers"})
     return TrainingSpec(
-        model=job.model,
-        model_args=fields["model_args"],
-        dataset=job.dataset,
+        **same_fields | {"input_size": job.input_size},  # of some kinds no field
         dataset_folder=datasets[job.dataset]["path"],
         input=InputSpec(**job.input.resolved()),
-        input_size=job.input_size,
-        optimizer=OptimizerSpec(lr=lr, **{name: optimizer[name] for name in settings}),
-        pace_ms=job.pace_ms,
-        triggers=TriggerSpec(**fields["triggers"]) if job.triggers else None,
-        reserved_memory_mb=job.reserved_memory_mb,
+        optimizer=OptimizerSpec(lr=lr, **settings),
+        triggers=TriggerSpec(**job.triggers.model_dump()) if job.triggers else None,
         shared_loader=shared_loader,
-        classes=getattr(job, "classes", 0),
-        label_smoothing=getattr(job, "label_smoothing", 0.0),
     )
 
 
