@@ -186,7 +186,8 @@ def job_spec(
     names = {field.name for field in fields(TrainingSpec)}
     same_fields = job.model_dump(include=names - {"input", "optimizer", "triggers"})
     return TrainingSpec(
-        **same_fields | {"input_size": job.input_size},  # of some kinds no field
+        **same_fields
+        | {"input_size": job.input_size},  # Some kinds have it as a constant of the class.
         dataset_folder=datasets[job.dataset]["path"],
         input=InputSpec(**job.input.resolved()),
         optimizer=OptimizerSpec(lr=lr, **settings),
