@@ -11,17 +11,18 @@ from collections.abc import Callable
 from itertools import count
 from multiprocessing.connection import Connection
 
+from workflow.collocation.member.spec import MemberSpec
 
-def train(spec: dict, seconds: float, connection: Connection) -> None:
+
+def train(spec: MemberSpec, seconds: float, connection: Connection) -> None:
     """Train as one bare process.
 
     Sends its PID and what it knows of its device once it is warm, waits for any answer, trains for
     `seconds`, and sends its samples/s.
     """
-    os.environ.update(
-        {name: text for name, text in spec["environment"].items() if text is not None}
-    )
-    os.sched_setaffinity(0, spec["cores"])
+    os.environ.update({name: text for name, text in spec.environment.items() if text is not None})
+    os.sched_setaffinity(0, spec.cores)
+    job = spec.job
     import torch
 
     from models.data import open_dataset
@@ -29,30 +30,30 @@ def train(spec: dict, seconds: float, connection: Connection) -> None:
     from models.inputs import open_input
     from models.jobs.vision import VisionJob
 
-    torch.set_num_threads(spec["threads"])
+    torch.set_num_threads(spec.threads)
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.manual_seed(spec["seed"])
-    device = torch.device(spec["device"])
+    torch.manual_seed(spec.seed)
+    device = torch.device(spec.device)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     synchronize()  # makes the context
     facts = device_facts(device)
-    dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
+    dataset = open_dataset(job.dataset, job.dataset_folder)
     source = open_input(VisionJob, dataset, spec, device)
     import timm  # after `models`, without which a CPU build of torch cannot import it
 
-    layout = torch.channels_last if spec["channels_last"] else torch.contiguous_format
-    model = timm.create_model(spec["model"], num_classes=spec["classes"], **spec["model_args"])
+    layout = torch.channels_last if spec.implementation.channels_last else torch.contiguous_format
+    model = timm.create_model(job.model, num_classes=job.classes, **job.model_args)
     model = model.to(device, memory_format=layout).train()
     optimizer = torch.optim.SGD(
         model.parameters(),
-        lr=spec["optimizer"]["lr"],
-        momentum=spec["optimizer"]["momentum"],
-        nesterov=spec["optimizer"]["nesterov"],
-        weight_decay=spec["optimizer"]["weight_decay"],
+        lr=job.optimizer.lr,
+        momentum=job.optimizer.momentum,
+        nesterov=job.optimizer.nesterov,
+        weight_decay=job.optimizer.weight_decay,
     )
-    criterion = torch.nn.CrossEntropyLoss(label_smoothing=spec["label_smoothing"])
-    bf16, numbers = spec["precision"] == "bf16", count()
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=job.label_smoothing)
+    bf16, numbers = spec.implementation.precision == "bf16", count()
 
     def run(min_steps: int, min_seconds: float) -> float:
         """Train for at least so many steps and seconds; samples/s."""
@@ -64,14 +65,14 @@ def train(spec: dict, seconds: float, connection: Connection) -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            if spec["sync"]:
+            if spec.implementation.sync:
                 loss.item()
             steps += 1
         synchronize()
-        return steps * spec["batch_size"] / (time.monotonic() - began)
+        return steps * spec.batch_size / (time.monotonic() - began)
 
     run(1, 0)  # cuDNN chooses kernels in the first step, which does not count as warm-up
-    run(spec["warmup_steps"] - 1, spec["warmup_s"] or 0)
+    run(spec.warmup_steps - 1, spec.warmup_s)
     connection.send({"pid": os.getpid(), **facts})
     connection.recv()
     run(1, 0.5)  # until all processes train
@@ -79,7 +80,7 @@ def train(spec: dict, seconds: float, connection: Connection) -> None:
 
 
 def measure(
-    specs: list[dict], seconds: float, at_barrier: Callable[[list[dict]], None]
+    specs: list[MemberSpec], seconds: float, at_barrier: Callable[[list[dict]], None]
 ) -> list[float]:
     """Train one process for each member spec at the same time; returns samples/s of each.
 

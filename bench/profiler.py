@@ -22,12 +22,15 @@ from models.graph import FIRST_STEPS, GraphedStep
 from models.inputs import ResidentImages
 from models.jobs.vision import VisionJob
 from models.process import set_up
+from workflow.collocation.member.spec import MemberSpec
 
 READY = FIRST_STEPS + 200  # steps before the first measurement
 SEGMENT_S = 3.0  # some 500,000 kernels
 
 
-def ratios_in_fresh_process(spec: dict, gpu: str, blocks: int) -> tuple[list[float], list[float]]:
+def ratios_in_fresh_process(
+    spec: MemberSpec, gpu: str, blocks: int
+) -> tuple[list[float], list[float]]:
     """`ratios` of the job of this member spec, in a process that has not touched CUDA yet.
 
     gpu: UUID of the GPU whose energy counter is read.
@@ -66,7 +69,7 @@ def _measure_segment(
     return steps / elapsed_s, (read_joules() - joules_before) / elapsed_s
 
 
-def _ratios_of_job(spec: dict, gpu: str, blocks: int) -> tuple[list[float], list[float]]:
+def _ratios_of_job(spec: MemberSpec, gpu: str, blocks: int) -> tuple[list[float], list[float]]:
     launch = _captured_step(spec)
 
     def run_steps(steps: int) -> None:
@@ -77,10 +80,10 @@ def _ratios_of_job(spec: dict, gpu: str, blocks: int) -> tuple[list[float], list
     return ratios(run_steps, energy_of(gpu), blocks)
 
 
-def _captured_step(spec: dict) -> Callable[[int], None]:
+def _captured_step(spec: MemberSpec) -> Callable[[int], None]:
     """A function that launches so many steps on random images; the first call captures them."""
     # CUDA reads the environment when it is initialised, so it is set here.
-    for name, setting in spec["environment"].items():
+    for name, setting in spec.environment.items():
         if setting is not None:
             os.environ[name] = setting
     device, numbers, draw = set_up(spec), count(), np.random.default_rng(0).integers

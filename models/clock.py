@@ -1,4 +1,4 @@
-"""When did each step finish on the device, on the host's monotonic clock?"""
+"""Clocks for training steps: when each ended on the device, in the host's monotonic time."""
 
 import time
 from array import array
@@ -8,89 +8,93 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# Steps that may be under way at once. Two or three keep a GPU busy; more only delay a stop.
+# Most steps that may be under way. Two or three keep a GPU busy; more only delay a stop.
 RING = 64
-TIE_NS = 30_000_000_000  # the clocks of host and device may differ by 20 µs in every second
-TRIES = 4
-AT_LEAST = 2  # steps under way, however long they take
-RECENT = 8  # steps by which it is judged how long they take
+TIE_NS = 30_000_000_000  # The clocks of host and device may drift apart by 20 µs in every second.
+TIE_TRIES = 4
+MIN_STEPS_AHEAD = 2  # steps that may always be under way, however long they take
+RECENT_STEPS = 8  # of which the mean duration of a step is taken
 
 
 class HostClock:
-    """For steps that end with the host waiting for them (`loss.item()`, or training on the CPU)."""
+    """The clock for steps that the host waits for (`loss.item()`, or training on the CPU)."""
 
     def __init__(self) -> None:
         self.end_ns = array("q")
 
     def ready(self, seconds: float | None = 0.0) -> bool:
-        """Whether another step may be launched: none is under way."""
+        """Whether another step may be launched; always, because none is under way."""
         return True
 
     def mark(self) -> None:
-        """The step just made has finished now."""
+        """Note that the newest step has finished now."""
         self.end_ns.append(time.monotonic_ns())
 
     def finish(self) -> None:
         """Wait for all marked steps."""
 
     def resume(self) -> None:
-        """Steps go on after a rest, in which none was under way."""
+        """Note that steps go on after a pause, in which none was under way."""
 
 
 class EventClock:
-    """For steps that are only launched: a ring of reused CUDA events, read as they complete.
+    """The clock for steps that are only launched: a ring of CUDA events, read as they complete.
 
-    `end_ns` never decreases, and holds only finished steps. A step ended at the host's time of a
-    tie plus what CUDA counts (float32 milliseconds) from the tie's event to the step's, or when it
-    was read, if this was earlier. A new tie comes every TIE_NS, so that neither rounding nor the
-    device's clock adds up; it is made on a stream of its own and waits for no step.
+    A step's end is the host time of a tie plus the time that CUDA counts (float32 milliseconds)
+    from the event of the tie to that of the step, or the time of reading if that is earlier. A new
+    tie is made every TIE_NS, so that neither rounding nor drift of the device's clock adds up; it
+    is on a stream of its own and waits for no step. `end_ns` never decreases, and holds finished
+    steps only.
 
-    ahead_s: seconds of work that may be under way, but always AT_LEAST steps; None: the whole ring.
-    ties: the stream for ties; None: one of its own. A process has 32 streams, then some come again.
+    ahead_s: seconds of work that may be under way, but at least MIN_STEPS_AHEAD steps; None: the
+    whole ring. tie_stream: for ties; None: a new stream. A process has 32 streams, and torch hands
+    out the same ones again after that.
     """
 
     def __init__(
         self,
         ring: int = RING,
         ahead_s: float | None = None,
-        ties: torch.cuda.Stream | None = None,
+        tie_stream: torch.cuda.Stream | None = None,
     ) -> None:
         self._ahead_ns = None if ahead_s is None else ahead_s * 1e9
-        self._most = ring if ahead_s is None else AT_LEAST
+        self._max_steps_ahead = ring if ahead_s is None else MIN_STEPS_AHEAD
         self.end_ns = array("q")
         self.resume()
         self._ring = [torch.cuda.Event(enable_timing=True) for _ in range(ring)]
-        self._stream = ties or torch.cuda.Stream()
+        self._tie_stream = tie_stream or torch.cuda.Stream()
         self._marked, self._tie = 0, self._new_tie()
         self._ties = [self._tie] * ring  # of the events in the ring
 
     def _new_tie(self) -> tuple[torch.cuda.Event, int]:
         """An event and the host time at which it happened: the quickest of a few tries.
 
-        It happened as the wait for it ended; before, it may have waited for our turn on the GPU.
+        The event happened when the wait for it ended. Before that, this process may have waited
+        for its turn on the GPU.
         """
         tries = []
-        for _ in range(TRIES):
+        for _ in range(TIE_TRIES):
             event = torch.cuda.Event(enable_timing=True)
             before = time.monotonic_ns()
-            event.record(self._stream)
+            event.record(self._tie_stream)
             event.synchronize()
             after = time.monotonic_ns()
             tries.append((after - before, event, after))
-        return min(tries, key=lambda one: one[0])[1:]
+        _, event, host_ns = min(tries, key=lambda attempt: attempt[0])
+        return event, host_ns
 
     def ready(self, seconds: float | None = 0.0) -> bool:
-        """Whether another step may be launched: not too many are under way. None: wait until so."""
-        while self._marked - len(self.end_ns) >= self._most:
+        """Whether another step may be launched. None: wait until one may."""
+        while self._marked - len(self.end_ns) >= self._max_steps_ahead:
             if seconds is None:
                 self._oldest().synchronize()
             elif not self._oldest().query():
                 return False
-            self._read()
+            self._read_oldest()
         return True
 
     def mark(self) -> None:
-        """The step just launched ends here. Only where it was `ready` for one."""
+        """Note that the step launched last ends here. Call it only after `ready` was true."""
         if time.monotonic_ns() - self._tie[1] > TIE_NS:
             self._tie = self._new_tie()
         slot = self._marked % len(self._ring)
@@ -98,45 +102,52 @@ class EventClock:
         self._ties[slot] = self._tie
         self._marked += 1
         while len(self.end_ns) < self._marked and self._oldest().query():
-            self._read()
+            self._read_oldest()
 
     def finish(self) -> None:
+        """Wait for all marked steps."""
         while len(self.end_ns) < self._marked:
             self._oldest().synchronize()
-            self._read()
+            self._read_oldest()
 
     def resume(self) -> None:
-        self._first, self._since = len(self.end_ns), time.monotonic_ns()
+        """Note that steps go on after a pause, in which none was under way."""
+        self._resume_step, self._resume_ns = len(self.end_ns), time.monotonic_ns()
 
     def _oldest(self) -> torch.cuda.Event:
         return self._ring[len(self.end_ns) % len(self._ring)]
 
-    def _read(self) -> None:
-        """Take the time of the oldest event, which has completed."""
+    def _read_oldest(self) -> None:
+        """Read the time of the oldest event, which has completed."""
         tie, tie_ns = self._ties[len(self.end_ns) % len(self._ring)]
-        end = tie_ns + round(tie.elapsed_time(self._oldest()) * 1e6)
-        end = min(end, time.monotonic_ns())
-        self.end_ns.append(max(end, self.end_ns[-1]) if self.end_ns else end)
+        end_ns = tie_ns + round(tie.elapsed_time(self._oldest()) * 1e6)
+        end_ns = min(end_ns, time.monotonic_ns())
+        self.end_ns.append(max(end_ns, self.end_ns[-1]) if self.end_ns else end_ns)
         if self._ahead_ns is not None:
-            steps = min(len(self.end_ns) - self._first, RECENT)
-            before = len(self.end_ns) - 1 - steps
-            since = self.end_ns[before] if before >= self._first else self._since
-            most = int(self._ahead_ns * steps / max(self.end_ns[-1] - since, 1))
-            self._most = min(max(most, AT_LEAST), len(self._ring))
+            self._limit_steps_ahead()
 
-
-def step_clock(
-    device: torch.device, sync: bool, ahead_s: float | None = None, ties=None
-) -> HostClock | EventClock:
-    """The clock for steps on `device`; `sync` says that the host waits for each step anyway."""
-    host = sync or device.type == "cpu"
-    return HostClock() if host else EventClock(ahead_s=ahead_s, ties=ties)
+    def _limit_steps_ahead(self) -> None:
+        """Allow as many steps as take `ahead_s` at the recent speed."""
+        steps = min(len(self.end_ns) - self._resume_step, RECENT_STEPS)
+        previous = len(self.end_ns) - 1 - steps
+        began_ns = self.end_ns[previous] if previous >= self._resume_step else self._resume_ns
+        fitting = int(self._ahead_ns * steps / max(self.end_ns[-1] - began_ns, 1))
+        self._max_steps_ahead = min(max(fitting, MIN_STEPS_AHEAD), len(self._ring))
 
 
 def save_steps(
-    folder: str, end_ns, wait_ns, loss_step: Sequence[int], loss: Sequence, samples: Sequence = ()
+    folder: str,
+    end_ns: Sequence,
+    wait_ns: Sequence,
+    loss_step: Sequence[int],
+    loss: Sequence,
+    samples: Sequence = (),
 ) -> None:
-    """Write steps.npz, whole or not at all. samples: numbers of each step's, of files."""
+    """Write steps.npz, completely or not at all.
+
+    end_ns: when each step ended. wait_ns: how long it waited for its batch. loss_step, loss:
+    numbers of steps, and their losses. samples [steps, batch]: numbers of the samples read.
+    """
     target = Path(folder) / "steps.npz"
     partial = target.with_suffix(".part")
     with partial.open("wb") as file:
@@ -151,10 +162,14 @@ def save_steps(
     partial.replace(target)
 
 
-def save_requests(folder: str, at_ns, wanted, tokens, token_ns) -> None:
-    """Write requests.npz: when each was to arrive, how many tokens it wanted, how many it has, and
-    their times one after another (ns of the monotonic clock).
+def save_requests(
+    folder: str, at_ns: Sequence, wanted: Sequence, tokens: Sequence, token_ns: Sequence
+) -> None:
+    """Write requests.npz.
+
+    at_ns: when each request was to arrive. wanted: how many tokens it asked for. tokens: how many
+    it got. token_ns: their times one after another. All times are ns of the monotonic clock.
     """
-    told = {"at_ns": at_ns, "wanted": wanted, "tokens": tokens, "token_ns": token_ns}
-    arrays = {name: np.array(values, np.int64) for name, values in told.items()}
+    columns = {"at_ns": at_ns, "wanted": wanted, "tokens": tokens, "token_ns": token_ns}
+    arrays = {name: np.array(column, np.int64) for name, column in columns.items()}
     np.savez(Path(folder) / "requests.npz", **arrays)

@@ -2,7 +2,7 @@
 
 torchvision's wheels hold CUDA operators only. Where their library does not load, its import fails
 at the operators `nms` and `qnms`, which are declared here. Import this module before timm or
-torchvision, at the top level (spawned workers import again).
+torchvision, at the top level, because spawned workers import again.
 """
 
 import importlib.util
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-_library = torch.library.Library("torchvision", "FRAGMENT")  # to be kept: its end ends them
+# The operators are removed when this object is deleted.
+_library = torch.library.Library("torchvision", "FRAGMENT")
 for _binary in Path(importlib.util.find_spec("torchvision").origin).parent.glob("_C*.so"):
     try:
         torch.ops.load_library(str(_binary))

@@ -1,7 +1,7 @@
-"""A language model: a decoder of today's kind (RMSNorm, rotary positions, SwiGLU), in plain torch.
+"""A language model: a decoder with RMSNorm, rotary positions and SwiGLU, in plain torch.
 
-`forward` is for training. `Cache` serves: prompts go into slots of a fixed memory of keys and
-values, and one step gives every slot its next token, so that both are CUDA graphs.
+`Decoder.forward` is for training. `Cache` serves: prompts go into slots of a fixed memory of keys
+and values, and one step gives every slot its next token, so that both can be CUDA graphs.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-BASE = 10_000.0  # of the rotary positions
+ROTARY_BASE = 10_000.0
 
 
-def rotated(x: Tensor, angles: Tensor) -> Tensor:
-    """x [b, t, heads, d] turned by angles [t or b, ..., d/2] of its positions."""
+def rotary_speeds(dim: int, heads: int) -> Tensor:
+    """Angle per position of each pair of a head's channels: [dim / heads / 2]."""
+    return ROTARY_BASE ** -(torch.arange(0, dim // heads, 2) / (dim // heads))
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Turn x [b, t, heads, d] by the angles [t or b, ..., d/2] of its positions."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
     turned = torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
     return turned.to(x.dtype)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Attention and a gated layer; `attend` maps q, k, v [b, t, heads, d] to [b, t, heads, d]."""
 
     def __init__(self, dim: int, heads: int, hidden: int):
@@ -34,14 +39,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, angles: Tensor, attend: Callable) -> Tensor:
         q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        x = x + self.out(attend(rotated(q, angles), rotated(k, angles), v).flatten(2))
+        x = x + self.out(attend(rotate(q, angles), rotate(k, angles), v).flatten(2))
         gate, value = self.up(self.norms[1](x)).chunk(2, dim=-1)
         return x + self.down(functional.silu(gate) * value)
 
 
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention to oneself and what came before."""
-    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of each position to itself and those before it, [b, t, heads, d]."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
@@ -51,82 +56,84 @@ class Decoder(nn.Module):
     def __init__(self, vocabulary: int, dim: int, layers: int, heads: int, hidden: int):
         super().__init__()
         self.embedding, self.norm = nn.Embedding(vocabulary, dim), nn.RMSNorm(dim)
-        self.blocks = nn.ModuleList(Block(dim, heads, hidden) for _ in range(layers))
+        self.blocks = nn.ModuleList(DecoderBlock(dim, heads, hidden) for _ in range(layers))
         self.head = nn.Linear(dim, vocabulary, bias=False)
-        steps = torch.arange(0, dim // heads, 2) / (dim // heads)
-        self.register_buffer("speeds", BASE**-steps, persistent=False)
+        self.register_buffer("speeds", rotary_speeds(dim, heads), persistent=False)
 
     def angles(self, positions: Tensor) -> Tensor:
-        """[..., 1 (of the heads), d/2] of positions [...]."""
+        """Rotary angles [..., 1 (of the heads), d/2] of positions [...]."""
         return (positions[..., None].float() * self.speeds.float())[..., None, :]
 
-    def run(self, tokens: Tensor, positions: Tensor, attend: list[Callable]) -> Tensor:
+    def run(self, tokens: Tensor, positions: Tensor, attentions: list[Callable]) -> Tensor:
+        """Logits, with an attention function for each block."""
         x, angles = self.embedding(tokens), self.angles(positions)
-        for block, how in zip(self.blocks, attend, strict=True):
-            x = block(x, angles, how)
+        for block, attend in zip(self.blocks, attentions, strict=True):
+            x = block(x, angles, attend)
         return self.head(self.norm(x))
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.run(tokens, positions, [causal] * len(self.blocks))
+        return self.run(tokens, positions, [causal_attention] * len(self.blocks))
 
 
 class Cache:
-    """Keys and values of `slots` requests of up to `length` tokens, and each one's state.
+    """Keys and values of `slots` requests of up to `length` tokens, and the state of each request.
 
-    tokens [slots]: each slot's newest token; lengths [slots]: how many stand in the cache; active
-    [slots]: 1 while it serves a request. `prefill` and `step` read and write these tensors only.
+    tokens [slots]: each slot's newest token. lengths [slots]: how many tokens are in the cache.
+    active [slots]: 1 while the slot serves a request. `prefill` and `step` read and write these
+    tensors only.
     """
 
     def __init__(self, model: Decoder, slots: int, length: int):
-        weight = model.embedding.weight
-        block, like = model.blocks[0], {"device": weight.device, "dtype": weight.dtype}
-        shape = (slots, block.heads, length, weight.shape[1] // block.heads)
+        weight, heads = model.embedding.weight, model.blocks[0].heads
+        shape = (slots, heads, length, weight.shape[1] // heads)
         self.model = model
-        self.kept = [(torch.zeros(shape, **like), torch.zeros(shape, **like)) for _ in model.blocks]
-        self.tokens, self.lengths, self.active = (
-            torch.zeros(slots, dtype=torch.int64, device=weight.device) for _ in range(3)
-        )
-        self.every = torch.arange(slots, device=weight.device)
-        self.places = torch.arange(length, device=weight.device)
+        # For each block its keys and values, [slots, heads, length, d].
+        self.memory = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
+        zeros = torch.zeros(slots, dtype=torch.int64, device=weight.device)
+        self.tokens, self.lengths, self.active = zeros, zeros.clone(), zeros.clone()
+        self.slots = torch.arange(slots, device=weight.device)
+        self.positions = torch.arange(length, device=weight.device)
 
     @property
     def bytes(self) -> int:
-        return sum(keys.nbytes + values.nbytes for keys, values in self.kept)
+        return sum(keys.nbytes + values.nbytes for keys, values in self.memory)
 
     def prefill(self, prompt: Tensor, slot: Tensor) -> None:
         """Take a prompt [1, t] into a slot [1], and give it its first token."""
+        prompt_length = prompt.shape[1]
 
-        def attend(kept: tuple[Tensor, Tensor]) -> Callable:
-            def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                for memory, new in zip(kept, (k, v), strict=True):
-                    memory[:, :, : prompt.shape[1]].index_copy_(0, slot, new.transpose(1, 2))
-                return causal(q, k, v)
+        def attention(keys: Tensor, values: Tensor) -> Callable:
+            def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                keys[:, :, :prompt_length].index_copy_(0, slot, k.transpose(1, 2))
+                values[:, :, :prompt_length].index_copy_(0, slot, v.transpose(1, 2))
+                return causal_attention(q, k, v)
 
-            return attended
+            return attend
 
-        positions = self.places[: prompt.shape[1]]
-        logits = self.model.run(prompt, positions, [attend(kept) for kept in self.kept])
+        attentions = [attention(keys, values) for keys, values in self.memory]
+        logits = self.model.run(prompt, self.positions[:prompt_length], attentions)
         self.tokens.index_copy_(0, slot, logits[:, -1].argmax(-1))
-        self.lengths.index_fill_(0, slot, prompt.shape[1])
+        self.lengths.index_fill_(0, slot, prompt_length)
         self.active.index_fill_(0, slot, 1)
 
     def step(self) -> None:
-        """Give every slot its next token; those that are not active stay as they are."""
-        seen = (self.places <= self.lengths[:, None])[:, None, None]
+        """Give every active slot its next token; the other slots stay as they are."""
+        mask = (self.positions <= self.lengths[:, None])[:, None, None]
 
-        def attend(kept: tuple[Tensor, Tensor]) -> Callable:
-            def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                for memory, new in zip(kept, (k, v), strict=True):
-                    memory[self.every, :, self.lengths] = new[:, 0]
-                return functional.scaled_dot_product_attention(
-                    q.transpose(1, 2), *kept, attn_mask=seen
-                ).transpose(1, 2)
+        def attention(keys: Tensor, values: Tensor) -> Callable:
+            def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                keys[self.slots, :, self.lengths] = k[:, 0]
+                values[self.slots, :, self.lengths] = v[:, 0]
+                attended = functional.scaled_dot_product_attention(
+                    q.transpose(1, 2), keys, values, attn_mask=mask
+                )
+                return attended.transpose(1, 2)
 
-            return attended
+            return attend
 
-        how = [attend(kept) for kept in self.kept]
-        logits = self.model.run(self.tokens[:, None], self.lengths[:, None], how)
-        new = torch.where(self.active > 0, logits[:, 0].argmax(-1), self.tokens)
-        self.tokens.copy_(new)
+        attentions = [attention(keys, values) for keys, values in self.memory]
+        logits = self.model.run(self.tokens[:, None], self.lengths[:, None], attentions)
+        new_tokens = torch.where(self.active > 0, logits[:, 0].argmax(-1), self.tokens)
+        self.tokens.copy_(new_tokens)
         self.lengths.add_(self.active)

@@ -2,17 +2,17 @@
 
     python -m models.fork_server --trainer models.train --listen FD
 
-FD is a listening AF_UNIX SOCK_SEQPACKET socket. Each process of this user that connects gets
-members of its own; a packet is JSON.
-Out: {"pid": n, "t": s}: the import is done, and was at s (seconds of the monotonic clock).
-In:  [spec, ...], the members of one process, with a descriptor for each one's socket,
-     one for its log, and one that the process and what it forks keep open for as long as they
-     live, if there is any: the lock of the device.
-What becomes of members is told on their sockets: see models/protocol.py.
+FD is a listening AF_UNIX SOCK_SEQPACKET socket. Each conductor of this user connects, and gets
+members of its own. A packet is JSON.
+Out: {"pid": n, "t": s}: the import has ended, at s seconds of the monotonic clock.
+In:  [spec, ...]: a MemberSpec for each member of one process, with these descriptors: a socket for
+     each member, a log for the process, and, if there is one, the lock of the device, which the
+     process and its children keep open as long as they live.
+A member's events go over its socket (member/protocol.py).
 
-The members of a connection are killed at its end, and all with the process that made the socket;
-so are those that members started, in sessions of their own, too. The server never touches CUDA or
-NVML: a CUDA context does not survive a fork.
+The members of a connection are killed at its end, and all members with the process that made the
+listening socket; so is everything that members started, in other sessions too. The server never
+touches CUDA or NVML, because a CUDA context does not survive a fork.
 """
 
 import argparse
@@ -28,20 +28,21 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from select import select
 from types import ModuleType
 
-from models.protocol import Channel, to_line
+from workflow.collocation.member.protocol import Channel, event_line
+from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.process_lifetime import end_with_parent, kill_all
 
 MOST_FDS = 64  # more than members that one process may have
 
 
 @dataclass(eq=False)
-class Process:
-    """A process that was forked for a conductor; `channels`: its members' sockets, by index."""
+class MemberProcess:
+    """A forked process; `channels` maps the index of each of its members to a socket."""
 
     pid: int
     conductor: socket.socket
@@ -49,14 +50,14 @@ class Process:
 
 
 class ForkServer:
-    """Serves all conductors that connect to `listener`, which its owner has made."""
+    """Serves all conductors that connect to `listener`, until the process that made it ends."""
 
     def __init__(self, listener: socket.socket, trainer: ModuleType):
         self.listener, self.trainer = listener, trainer
-        self.owner = os.pidfd_open(peer(listener)[0])  # readable once that has ended
-        end_with_parent(os.getppid(), 0)  # from now on others have to end first
+        self.owner = os.pidfd_open(peer(listener)[0])  # Readable once the owner has ended.
+        end_with_parent(os.getppid(), 0)  # From now on, the members have to be killed first.
         self.conductors: set[socket.socket] = set()
-        self.processes: dict[int, Process] = {}  # by pidfd, which is readable once it has ended
+        self.processes: dict[int, MemberProcess] = {}  # by pidfd, readable once it has ended
 
     def serve(self) -> None:
         hello = json.dumps({"pid": os.getpid(), "t": time.monotonic()}).encode()
@@ -67,14 +68,15 @@ class ForkServer:
                 for process in self.processes.values():
                     kill_all(process.pid)
                 return
-            for ended in self.processes.keys() & set(readable):
-                self.reap(ended)
+            for pidfd in self.processes.keys() & set(readable):
+                self.reap(pidfd)
             for conductor in self.conductors & set(readable):
                 self.answer(conductor)
             if self.listener in readable:
-                self.welcome(hello)
+                self.accept(hello)
 
-    def welcome(self, hello: bytes) -> None:
+    def accept(self, hello: bytes) -> None:
+        """Take a new connection, of this user's processes only."""
         conductor, _ = self.listener.accept()
         if peer(conductor)[1] != os.getuid():
             conductor.close()
@@ -84,92 +86,111 @@ class ForkServer:
             conductor.send(hello)
 
     def answer(self, conductor: socket.socket) -> None:
-        """Start members, or kill all, which the end of the connection asks for."""
-        fds = []
+        """Start the members that a conductor asks for, or kill its members if it has gone."""
+        descriptors = []
         try:
-            close = socket.MSG_CMSG_CLOEXEC
-            data, fds, _, _ = socket.recv_fds(conductor, 1 << 18, MOST_FDS, close)
-            if data:
-                self.start(conductor, json.loads(data), *fds)
+            packet, descriptors, _, _ = socket.recv_fds(
+                conductor, 1 << 18, MOST_FDS, socket.MSG_CMSG_CLOEXEC
+            )
+            if packet:
+                specs = [MemberSpec.from_json(fields) for fields in json.loads(packet)]
+                self.start(conductor, specs, descriptors)
                 return
         except ConnectionResetError:
             pass
-        except (OSError, ValueError):  # of one cell, whose end it is: the others are served on
+        except (OSError, ValueError):  # This ends one cell; the other conductors are served on.
             traceback.print_exc()
-            for fd in fds:
-                os.close(fd)
-        for process in self.processes.values():  # one that has just ended is in here no more
+            for descriptor in descriptors:
+                os.close(descriptor)
+        for process in self.processes.values():
             if process.conductor is conductor:
                 kill_all(process.pid)
         self.conductors.discard(conductor)
         conductor.close()
 
-    def start(self, conductor: socket.socket, specs: list[dict], *fds: int) -> None:
-        server, channels, (log, *kept) = os.getpid(), fds[: len(specs)], fds[len(specs) :]
-        for spec in specs:  # a script keeps those open, too
-            spec |= {"kept": kept, "forked_s": time.monotonic()}
+    def start(
+        self, conductor: socket.socket, specs: list[MemberSpec], descriptors: list[int]
+    ) -> None:
+        """Fork the process of these members. descriptors: as in a request, see above."""
+        server = os.getpid()
+        channels = descriptors[: len(specs)]
+        log, *locks = descriptors[len(specs) :]
+        forked_s = time.monotonic()
+        specs = [replace(spec, lock_descriptors=tuple(locks), forked_s=forked_s) for spec in specs]
         if (pid := os.fork()) == 0:
-            run_members(self.trainer, specs, server, channels, log, *kept)
-        with contextlib.suppress(OSError):  # the child does the same; whoever comes first
+            run_members(self.trainer, specs, server, channels, log)
+        with contextlib.suppress(OSError):  # The child does the same; either may be first.
             os.setpgid(pid, pid)
-        ended = os.pidfd_open(pid)
-        indices = [spec["member"] for spec in specs]
-        self.processes[ended] = Process(pid, conductor, dict(zip(indices, channels, strict=True)))
-        for fd in (log, *kept):
-            os.close(fd)
+        by_index = {spec.index: channel for spec, channel in zip(specs, channels, strict=True)}
+        self.processes[os.pidfd_open(pid)] = MemberProcess(pid, conductor, by_index)
+        for descriptor in (log, *locks):
+            os.close(descriptor)
 
     def reap(self, pidfd: int) -> None:
-        """Tell how members ended; a conductor that reads nothing must not hold up the others."""
+        """Send `exited` for the members of a process that has ended."""
         process = self.processes.pop(pidfd)
         os.close(pidfd)
-        kill_all(process.pid)  # workers that it left; until the wait below the PID is no other's
+        # Loader workers may be left. Until the wait below, no other process can get this PID.
+        kill_all(process.pid)
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
-        how = {"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
-        for member, fd in process.channels.items():
-            with contextlib.suppress(OSError), socket.socket(fileno=fd) as channel:
-                line = b"\n" + to_line("exited", member, **how)  # it may have died in mid-line
+        end = {"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+        for index, descriptor in process.channels.items():
+            with contextlib.suppress(OSError), socket.socket(fileno=descriptor) as channel:
+                # The member may have died in the middle of a line. A conductor that does not read
+                # must not hold up the others.
+                line = b"\n" + event_line("exited", index, **end)
                 channel.send(line, socket.MSG_DONTWAIT)
 
 
 def run_members(
-    trainer: ModuleType, specs: list[dict], server: int, channels: list[int], log: int, *kept: int
+    trainer: ModuleType, specs: list[MemberSpec], server: int, channels: list[int], log: int
 ) -> None:
-    """Become the process of these members, and leave `kept` open; never returns."""
+    """Turn this forked process into that of the members; never returns.
+
+    server: PID of the fork server. channels: a socket for each member. log: for stdout and stderr.
+    """
     code = 1
     try:
         end_with_parent(server)
         os.setpgid(0, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # Held here, another's socket or the server's would never see its end of file.
-        for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-            if fd > 2 and fd not in (*channels, *kept):
-                with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
-                    os.close(fd)
-        for name, value in specs[0].get("environment", {}).items():
+        close_other_descriptors({0, 1, 2, *channels, *specs[0].lock_descriptors})
+        for name, value in specs[0].environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        tempfile.tempdir = None  # to be found anew
-        pairs = zip(specs, channels, strict=True)
-        told = [Channel(spec["member"], fd, fd) for spec, fd in pairs]
-        for channel in told:
-            channel.emit("forked", pid=os.getpid())
-        code = call_trainer(trainer, specs, told)
+        tempfile.tempdir = None  # It has to be looked up again in the new environment.
+        connections = []
+        for spec, channel in zip(specs, channels, strict=True):
+            connections.append(Channel(spec.index, channel, channel))
+            connections[-1].emit("forked", pid=os.getpid())
+        code = call_trainer(trainer, specs, connections)
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(OSError):  # a full disk must not change the exit code
+        with contextlib.suppress(OSError):  # A full disk must not change the exit code.
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
 
 
-def call_trainer(trainer: ModuleType, specs: list[dict], channels: list[Channel]) -> int:
-    """The trainer's exit code; an exception becomes an `error` event and code 1, or 3 of memory."""
+def close_other_descriptors(needed: set[int]) -> None:
+    """Close what was inherited: a socket that is open here would never show its end of file."""
+    for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if descriptor not in needed:
+            with contextlib.suppress(OSError):  # The one of the listing itself is closed already.
+                os.close(descriptor)
+
+
+def call_trainer(trainer: ModuleType, specs: list[MemberSpec], channels: list[Channel]) -> int:
+    """Run the members by the trainer module; returns the exit code.
+
+    An exception becomes an `error` event, and code 1, or 3 if memory did not suffice.
+    """
     try:
-        if specs[0].get("process") is not None:
+        if specs[0].on_stream:
             return int(trainer.together(specs, channels))
         return int(trainer.main(specs[0], channels[0]))
     except BaseException as error:
@@ -177,32 +198,37 @@ def call_trainer(trainer: ModuleType, specs: list[dict], channels: list[Channel]
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """PID and user of who connected to us, or made the listening socket."""
+    """PID and user of the process that connected, or that made the listening socket."""
     layout = struct.Struct("3i")  # pid, uid, gid
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
-    return layout.unpack(data)[:2]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    return layout.unpack(credentials)[:2]
 
 
-def give_way() -> None:
-    """From now on, ours are imported last, here and in scripts: a user may have a `models`, too."""
-    ours = str(Path(__file__).parents[1])
-    sys.path.sort(key=lambda path: path == ours)
-    theirs = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != ours]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, theirs), ours])
+def search_repository_last() -> None:
+    """Move this repository to the end of the import path, here and in scripts.
+
+    A user's project may have a package `models` too, which then wins.
+    """
+    repository = str(Path(__file__).parents[1])
+    sys.path.sort(key=lambda path: path == repository)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    searched_first = [path for path in inherited if path and path != repository]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*searched_first, repository])
 
 
-def load(name: str) -> ModuleType:
-    """Import a trainer and all that its members need, to be shared with them."""
+def load_trainer(name: str) -> ModuleType:
+    """Import a trainer and all that its members need, so that they share it."""
     # Torch's plain availability check initialises CUDA, the one by NVML does not.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    gc.disable()  # importing makes millions of objects and no garbage: a third of the time
+    # Importing makes millions of objects and no garbage; collecting takes a third of the time.
+    gc.disable()
     trainer = importlib.import_module(name)
     trainer.preload()
-    give_way()
+    search_repository_last()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         sys.exit(f"{name}: preload() initialised CUDA; no forked member could use it")
-    gc.freeze()  # what is imported stays shared between members, untouched by their collectors
+    gc.freeze()  # The collectors of members then leave the shared objects alone.
     gc.enable()
     return trainer
 
@@ -215,8 +241,8 @@ def main() -> None:
     listener = socket.socket(fileno=arguments.listen)
     os.set_inheritable(arguments.listen, False)
     end_with_parent(peer(listener)[0])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a member's memory is no result
-    ForkServer(listener, load(arguments.trainer)).serve()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # A member that crashes leaves no core file.
+    ForkServer(listener, load_trainer(arguments.trainer)).serve()
 
 
 if __name__ == "__main__":

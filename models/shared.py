@@ -1,17 +1,19 @@
-"""One loader for all jobs of a cell, whose batches TensorSocket 0.0.5 hands to every job.
+"""One data loader for all jobs of a cell, whose batches TensorSocket 0.0.5 hands to every job.
 
-The loader reads the files with as many workers as the jobs would have, and is nowhere on the GPU:
-batches lie in slots of CPU memory, and each job copies its own to the device. What the package does
-that is looked after here:
+The loader reads the files with as many workers as the jobs would have, and does not use the GPU:
+batches lie in slots of CPU memory, and each job copies them to the device itself. These traits of
+the package are worked around here:
 
-- Pickled for its sockets, a CPU tensor takes the whole slot with it, to every job. So a batch
-  travels as a handle of the slot (its `pack_fn`), which is three to ten times as fast.
+- A CPU tensor that is pickled for its sockets takes the whole slot with it, to every job. So a
+  batch travels as a handle of the slot (its `pack_fn`), which is three to ten times as fast.
 - It has 10 slots and queues 10 batches of a job. With one batch in a message, slots are written
-  over before a job has read them; with LEAST none is.
-- Who misses a heartbeat, or joins late, never gets a batch of the epoch. So nothing is handed out
-  before all have joined, a beat is long, the one epoch never ends, and a drop ends the loader.
-- What was not acknowledged within 10 s it sends again, over a slot in use. So no job rests so long.
-- It listens on all interfaces, and has the root logger tell everything.
+  over before a job has read them; with MIN_MESSAGE batches none is.
+- A job that misses a heartbeat, or joins late, never gets a batch of the epoch. So nothing is
+  handed out before all jobs have joined, heartbeats are long, the one epoch never ends, and a
+  dropped job ends the loader.
+- A batch that was not acknowledged within 10 s is sent again, over a slot in use. So a job must not
+  rest that long.
+- It listens on all interfaces, and makes the root logger log everything.
 """
 
 import logging
@@ -26,15 +28,16 @@ from torch import Tensor
 
 from models.data import open_dataset
 from models.inputs import FileImages, file_loader
-from models.protocol import Channel
+from workflow.collocation.member.protocol import Channel
+from workflow.collocation.member.spec import MemberSpec
 
-LEAST = 2  # batches of a job in a message
-LAG_S = 8.0  # that a job may rest, or wait for a batch; less than the package's 10 s
-BEAT_MS = 2000  # of the package 500, which a job on a busy core may miss
+MIN_MESSAGE = 2  # batches of a job in a message
+MAX_WAIT_S = 8.0  # for a job to take a batch, or to get one; less than the package's 10 s
+HEARTBEAT_MS = 2000  # The package's default of 500 is too short for a job on a busy core.
 
 
-class Endless:
-    """A loader as one epoch without an end: at each end the package loses batches."""
+class EndlessLoader:
+    """A loader as one epoch without an end, because the package loses batches at each end."""
 
     def __init__(self, loader: Iterable):
         self.loader = loader
@@ -43,11 +46,11 @@ class Endless:
         return 1 << 40
 
     def __iter__(self) -> Iterator:
-        return iter(self.loader)  # the workers are forked before there is a socket
+        return iter(self.loader)  # The workers are forked before there is a socket.
 
 
-def pack(batch: tuple[Tensor, ...]) -> tuple[tuple, ...]:
-    """Where in shared memory these tensors lie: what `Slots` takes."""
+def pack_batch(batch: tuple[Tensor, ...]) -> tuple[tuple, ...]:
+    """Handles that say where in shared memory the tensors are, for `MappedSlots`."""
     handles = []
     for tensor in batch:
         fd, size = tensor.untyped_storage().share_memory_()._share_fd_cpu_()
@@ -56,8 +59,8 @@ def pack(batch: tuple[Tensor, ...]) -> tuple[tuple, ...]:
     return tuple(handles)
 
 
-class Slots:
-    """The tensors of handles, in another process of this user; each slot is mapped once."""
+class MappedSlots:
+    """Opens tensors by their handles in another process of this user; each slot is mapped once."""
 
     def __init__(self) -> None:
         self._mapped: dict[str, torch.UntypedStorage] = {}
@@ -71,69 +74,88 @@ class Slots:
         return torch.empty(0, dtype=dtype).set_(self._mapped[path], *layout)
 
 
-def hand_out(loader: Iterable, ports: list[int], jobs: int, message: int = LEAST) -> None:
-    """Hand each batch of the loader to so many jobs, until one of them is gone.
+def hand_out(
+    loader: Iterable, ports: list[int], jobs: int, message_batches: int = MIN_MESSAGE
+) -> None:
+    """Hand each batch of the loader to `jobs` jobs, until one of them has gone.
 
-    ports: four of this machine, for batches, acknowledgements and heartbeats. message: batches of
-    the loader in one. Raises ValueError for fewer than LEAST, RuntimeError once a job is gone.
+    ports: four of this machine, for batches, acknowledgements and heartbeats. message_batches:
+    batches of the loader in a message. Raises ValueError for fewer than MIN_MESSAGE, RuntimeError
+    once a job has gone.
     """
-    if message < LEAST:
-        raise ValueError(f"{message} batch a message: TensorSocket writes over slots in use")
+    if message_batches < MIN_MESSAGE:
+        raise ValueError(
+            f"{message_batches} batch a message: TensorSocket writes over slots in use"
+        )
     logging.basicConfig(level=logging.WARNING)
     from tensorsocket import producer
 
     producer.LOCALHOST = "tcp://127.0.0.1"
-    producer.HeartBeater = partial(producer.HeartBeater, period=BEAT_MS)
-    sizes = {"rubber_band_pct": 0, "producer_batch_size": message}
-    socket = producer.TensorProducer(Endless(loader), *ports[:2], ports[2:], pack_fn=pack, **sizes)
-    while len(socket.hb.consumers) < jobs:
+    producer.HeartBeater = partial(producer.HeartBeater, period=HEARTBEAT_MS)
+    sender = producer.TensorProducer(
+        EndlessLoader(loader),
+        ports[0],
+        ports[1],
+        ports[2:],
+        pack_fn=pack_batch,
+        rubber_band_pct=0,
+        producer_batch_size=message_batches,
+    )
+    while len(sender.hb.consumers) < jobs:
         time.sleep(0.05)
-    socket.ack_socket.poll(500)
-    next(socket)
-    joined = dict(socket.consumers)
-    for _ in socket:
-        if any(socket.consumers.get(job) is not known for job, known in joined.items()):
-            raise RuntimeError(f"TensorSocket dropped a job that was silent for {BEAT_MS} ms")
+    sender.ack_socket.poll(500)
+    next(sender)
+    joined = dict(sender.consumers)
+    for _ in sender:
+        if any(sender.consumers.get(job) is not consumer for job, consumer in joined.items()):
+            raise RuntimeError(f"TensorSocket dropped a job that was silent for {HEARTBEAT_MS} ms")
 
 
-class Loader:
-    """The loader's process, from its start until it is killed."""
+class LoaderMember:
+    """The process of the loader that the jobs of a cell share; it runs until it is killed."""
 
-    def __init__(self, spec: dict, _channel: Channel):
+    def __init__(self, spec: MemberSpec, _channel: Channel):
         self.spec, self.phase = spec, "build"
 
     def run(self) -> None:
-        os.sched_setaffinity(0, self.spec["cores"])
+        spec, training = self.spec, self.spec.job
+        os.sched_setaffinity(0, spec.cores)
         torch.set_num_threads(1)
-        data, feed = self.spec["data"], self.spec["feed"]
-        dataset = open_dataset(data["name"], data["path"]).files(self.spec["input_size"])
+        dataset = open_dataset(training.dataset, training.dataset_folder)
+        images = dataset.files(training.input_size)
         self.phase = "warm"
-        hand_out(file_loader(dataset, self.spec), **feed)
+        loader = file_loader(images, spec.batch_size, spec.seed, training.input.workers)
+        hand_out(loader, training.shared_loader.ports, training.shared_loader.jobs)
 
 
 class SharedImages(FileImages):
-    """The batches of the cell's loader.
+    """Batches from the loader of the cell.
 
-    Two a job reads itself: one for the step in which kernels are chosen, and one that is read
-    ahead. It joins with its next step, so that none rests while others choose. Raises RuntimeError
-    where it rests, or gets no batch, for LAG_S.
+    The job reads its first two batches itself: one for the step in which kernels are chosen, and
+    one that is read ahead. It joins with its next step, so that no job rests while others choose.
+    Raises RuntimeError where the job rests, or gets no batch, for MAX_WAIT_S.
     """
 
-    def read(self, dataset, spec: dict) -> Iterator[tuple[Tensor, ...]]:
-        yield from islice(file_loader(dataset, spec | {"input": {"workers": 0}}), 2)
+    def read_batches(self, dataset, spec: MemberSpec) -> Iterator[tuple[Tensor, ...]]:
+        yield from islice(file_loader(dataset, spec.batch_size, spec.seed, workers=0), 2)
         logging.basicConfig(level=logging.WARNING)
         from tensorsocket import TensorConsumer
 
-        *ports, heart, beat = spec["feed"]["ports"]
-        of_job = {"unpack_fn": Slots(), "batch_size": spec["batch_size"]}
-        socket = TensorConsumer(*ports, (heart, beat), **of_job)
-        queue = socket.buffer
+        *ports, heart, beat = spec.job.shared_loader.ports
+        receiver = TensorConsumer(
+            *ports, (heart, beat), unpack_fn=MappedSlots(), batch_size=spec.batch_size
+        )
+        queue = receiver.buffer
         while True:
             with queue.not_empty:
-                if not queue.not_empty.wait_for(lambda: len(queue.queue), LAG_S):
-                    raise RuntimeError(f"no batch of the cell's loader for {LAG_S:g} s")
-            batch, given = next(socket), time.monotonic()
+                if not queue.not_empty.wait_for(lambda: len(queue.queue), MAX_WAIT_S):
+                    raise RuntimeError(f"no batch of the cell's loader for {MAX_WAIT_S:g} s")
+            batch = next(receiver)
+            handed_s = time.monotonic()
             yield batch
-            if (rested := time.monotonic() - given) > LAG_S:
-                said = f"no batch was taken for {rested:.1f} s, and TensorSocket waits 10"
-                raise RuntimeError(f"{said}: the step, or the barrier, took too long")
+            rested_s = time.monotonic() - handed_s
+            if rested_s > MAX_WAIT_S:
+                raise RuntimeError(
+                    f"no batch was taken for {rested_s:.1f} s, and TensorSocket waits 10: "
+                    "the step, or the barrier, took too long"
+                )

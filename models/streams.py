@@ -1,8 +1,9 @@
-"""Several jobs in one process, each on a CUDA stream of its own.
+"""Runs several training jobs in one process, each on a CUDA stream of its own.
 
-Steps that are CUDA graphs are replayed by one thread, which goes from job to job and launches for
-each that has few steps under way. Jobs that launch kernel by kernel have a thread each; those share
-one interpreter. A job that fails leaves the others, unless what it did ends the process.
+If the steps of all jobs are CUDA graphs, one thread replays them: it goes from job to job, and
+launches for each that has few steps under way. Jobs that launch kernel by kernel have a thread
+each; the threads share one interpreter. A job that fails leaves the others running, unless its
+error ends the process.
 """
 
 from __future__ import annotations
@@ -16,52 +17,53 @@ from typing import TYPE_CHECKING
 import torch
 
 from models.process import explain
-from models.protocol import Channel
+from workflow.collocation.member.protocol import Channel
 
 if TYPE_CHECKING:
-    from models.train import Member
+    from models.train import TrainingMember
 
 
-def drive(members: Sequence[Member]) -> None:
-    """Run all of them to their ends, of which each tells on its own channel."""
-    if all(member.spec["cuda_graph"] for member in members):
-        in_turn(members)
+def drive(members: Sequence[TrainingMember]) -> None:
+    """Run all members to their ends, which each sends on its own channel."""
+    if all(member.spec.implementation.cuda_graph for member in members):
+        run_in_turn(members)
         return
-    building = threading.Lock()  # weights are drawn from the process's generator
-    threads = [threading.Thread(target=_alone, args=(member, building)) for member in members]
-    for thread in threads:
-        thread.start()
+    build_lock = threading.Lock()  # Weights are drawn from the process's generator.
+    threads = []
+    for member in members:
+        threads.append(threading.Thread(target=_run_in_thread, args=(member, build_lock)))
+        threads[-1].start()
     for thread in threads:
         thread.join()
 
 
-def in_turn(members: Sequence[Member]) -> None:
-    """Run them on this thread: whoever's wait is over goes on until the next."""
+def run_in_turn(members: Sequence[TrainingMember]) -> None:
+    """Run members on this thread: each that is ready goes on until it has to wait again."""
     runs = {member: member.run() for member in members}
-    awaited: dict[Member, object] = {}  # nothing, to begin with
+    awaited: dict[TrainingMember, object] = {}
     while runs:
-        moved = False
+        progressed = False
         for member in [*runs]:
             if member in awaited and not awaited[member].ready():
                 continue
-            moved = True
+            progressed = True
             if member.stream:
                 torch.cuda.set_stream(member.stream)
             try:
                 awaited[member] = next(runs[member])
             except BaseException as end:
-                _tell(member, None if isinstance(end, StopIteration) else end)
+                _send_end(member, None if isinstance(end, StopIteration) else end)
                 del runs[member]
                 awaited.pop(member, None)
-        if not moved and all(isinstance(each, Channel) for each in awaited.values()):
+        if not progressed and all(isinstance(wait, Channel) for wait in awaited.values()):
             select.select([awaited[member].commands for member in runs], [], [])
 
 
-def _alone(member: Member, building: threading.Lock) -> None:
-    """One of several threads; each builds while no other does."""
+def _run_in_thread(member: TrainingMember, build_lock: threading.Lock) -> None:
+    """Run one member of several threads; only one builds at a time."""
     run, error = member.run(), None
     try:
-        with building:
+        with build_lock:
             awaited = next(run)
         while True:
             awaited.ready(None)
@@ -70,14 +72,14 @@ def _alone(member: Member, building: threading.Lock) -> None:
         pass
     except BaseException as failure:
         error = failure
-    _tell(member, error)
+    _send_end(member, error)
 
 
-def _tell(member: Member, error: BaseException | None) -> None:
-    """How a job ended whose process goes on."""
+def _send_end(member: TrainingMember, error: BaseException | None) -> None:
+    """Send how a job ended whose process goes on."""
     code = 0
     if error:
         explain(error, member.phase, member.spec)
         code = member.channel.failed(error)
-    with suppress(ConnectionError):  # no conductor
+    with suppress(ConnectionError):  # The conductor has ended.
         member.channel.emit("exited", code=code, signal=None)

@@ -1,83 +1,86 @@
-"""A training job: built, warmed up, started with the others, trained until told to stop.
+"""A training job: built, warmed up, started together with others, trained until told to stop.
 
-The fork server calls `preload()` once and in each process `main(spec, channel)`, which knows
-nothing of those that share the device with it, or `together(specs, channels)` (models/streams.py).
-Events and commands: models/protocol.py.
+The fork server calls `preload()` once, and in each process `main(spec, channel)` for one job, or
+`together(specs, channels)` for several jobs in one process (models/streams.py). Events and
+commands: workflow/collocation/member/protocol.py.
 """
 
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import count, takewhile
+from itertools import count
 
 import numpy as np
 import torch
 
 from models import streams
-from models.clock import save_requests, save_steps, step_clock
+from models.clock import EventClock, HostClock, save_requests, save_steps
 from models.data import open_dataset
 from models.device import device_facts
 from models.graph import GraphedStep
 from models.inputs import open_input
-from models.jobs import find
+from models.jobs import class_of_kind
 from models.jobs.base import Job
-from models.process import explain, memory_peaks, set_up, synchronise, told_of
-from models.protocol import Channel
+from models.process import BuildTimes, explain, memory_peaks, model_facts, set_up, synchronise
+from workflow.collocation.member.protocol import Channel
+from workflow.collocation.member.spec import MemberSpec
 
 PROGRESS_NS = 500_000_000
 
-Waits = Iterator  # of what is waited for: `ready(seconds)`, as Channel and the clocks have it
+# Yields what a member waits for: objects with `ready(seconds)`, such as Channel and the clocks.
+Waits = Iterator
 
 
-class Losses:
-    """The loss of every k-th step, copied to the host without waiting for it."""
+class LossRecorder:
+    """The loss of every `interval`-th step, copied to the host without waiting for it."""
 
-    def __init__(self, every: int, device: torch.device):
-        self.every, self._pinned = every, device.type == "cuda"
-        self.steps, self._values, self._slots = array("q"), [], []
+    def __init__(self, interval: int, device: torch.device):
+        self.interval, self._pinned = interval, device.type == "cuda"
+        self.steps, self._losses, self._free_slots = array("q"), [], []
 
-    def keep(self, step: int, loss: torch.Tensor) -> None:
-        """Keep `loss` if `step` is one of those; it is readable once that step has finished."""
-        if step % self.every:
+    def record(self, step: int, loss: torch.Tensor) -> None:
+        """Record the loss if it is the turn of `step`; it is readable once that step has ended."""
+        if step % self.interval:
             return
-        if not self._slots:
-            self._slots = list(torch.empty(256, pin_memory=self._pinned).unbind())
-        slot = self._slots.pop()
+        if not self._free_slots:
+            self._free_slots = list(torch.empty(256, pin_memory=self._pinned).unbind())
+        slot = self._free_slots.pop()
         slot.copy_(loss, non_blocking=True)
         self.steps.append(step)
-        self._values.append(slot)
+        self._losses.append(slot)
 
-    def values(self) -> list[float]:
-        """The losses kept, once all of these steps have finished."""
-        return [float(value) for value in self._values]
+    def losses(self) -> list[float]:
+        """The recorded losses; call it once all of these steps have ended."""
+        return [float(loss) for loss in self._losses]
 
 
 class Pause:
-    """Until a moment (ns of the monotonic clock), or a command before it."""
+    """A wait until a moment (ns of the monotonic clock), or until a command before it."""
 
     def __init__(self, channel: Channel, until_ns: int):
         self.channel, self.until_ns = channel, until_ns
 
     def ready(self, seconds: float | None = 0.0) -> bool:
-        left = max(self.until_ns - time.monotonic_ns(), 0) / 1e9
-        return self.channel.ready(left if seconds is None else 0.0) or left == 0
+        remaining_s = max(self.until_ns - time.monotonic_ns(), 0) / 1e9
+        has_command = self.channel.ready(remaining_s if seconds is None else 0.0)
+        return has_command or remaining_s == 0
 
 
-class Member:
-    """A training job between `build` and `stop`; `phase` says where it is.
+class TrainingMember:
+    """One training job, from its build to its end; `phase` is build, warm, window or stop.
 
-    Each part of it that may have to wait yields what it waits for and goes on once that is ready,
-    so that one thread can drive several. own_stream: it works on a CUDA stream of its own, which
-    whoever drives it makes the current one.
+    Methods that may have to wait are generators: they yield what they wait for, and go on once
+    that is ready, so that one thread can run several members. A member of several in one process
+    works on a CUDA stream of its own, which its caller makes the current one.
     """
 
-    ties = None  # a CUDA stream for the clocks of all members of this process
+    tie_stream = None  # one CUDA stream for the clocks of all members of this process
 
-    def __init__(self, spec: dict, channel: Channel, own_stream: bool = False):
-        self.spec, self.channel, self.own_stream = spec, channel, own_stream
+    def __init__(self, spec: MemberSpec, channel: Channel):
+        self.spec, self.channel = spec, channel
         self.stream = None
         self.phase = "build"
-        self.step = 0  # from the first warm-up step
+        self.step = 0  # counted from the first warm-up step
         self.go_step = self.go_ns = None
         self.stopping = False
         self.reported_ns = 0
@@ -86,7 +89,7 @@ class Member:
         self.build()
         for phase, part in (("warm", self.autotune), ("warm", self.warm_up), ("window", self.go)):
             if not self.stopping:
-                yield from self.command()  # "autotune", "warm", "go"; or "stop"
+                yield from self.obey_next()  # "autotune", "warm", "go"; or "stop"
             if not self.stopping:
                 self.phase = phase
                 yield from part()
@@ -94,122 +97,127 @@ class Member:
         self.stop()
 
     def build(self) -> None:
-        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
+        """Set up the process, the input and the model; send `built`."""
+        spec, training = self.spec, self.spec.job
+        times = BuildTimes(spec.forked_s)
+        times.lap("fork")
         self.device = set_up(spec)
         if self.device.type == "cuda":
-            Member.ties = Member.ties or torch.cuda.Stream()
-            if self.own_stream:
+            TrainingMember.tie_stream = TrainingMember.tie_stream or torch.cuda.Stream()
+            if spec.on_stream:
                 self.stream = torch.cuda.Stream()
                 torch.cuda.set_stream(self.stream)
         facts = device_facts(self.device)
-        laps.append(time.monotonic())
-        dataset = open_dataset(spec["data"]["name"], spec["data"]["path"])
-        kind = find(spec["kind"])
-        kind.check(spec, dataset)
-        self.input = open_input(kind, dataset, spec, self.device)
-        self.epoch_steps = max(dataset.nominal_train_size // spec["batch_size"], 1)
+        times.lap("device")
+        dataset = open_dataset(training.dataset, training.dataset_folder)
+        job_class = class_of_kind(spec.kind)
+        job_class.check(spec, dataset)
+        self.input = open_input(job_class, dataset, spec, self.device)
+        self.epoch_steps = max(dataset.nominal_train_size // spec.batch_size, 1)
         synchronise(self.device)
-        laps.append(time.monotonic())
-        self.job = kind(spec, self.device)
-        self.losses = Losses(spec["loss_every"], self.device)
-        reserved = 2**20 * (spec.get("reserved_memory_mb") or 0)
-        self.reserved_memory = torch.empty(reserved, dtype=torch.uint8, device=self.device)
+        times.lap("data")
+        self.job = job_class(spec, self.device)
+        self.losses = LossRecorder(spec.loss_interval_steps, self.device)
+        reserved_bytes = 2**20 * (training.reserved_memory_mb or 0)
+        self.reserved_memory = torch.empty(reserved_bytes, dtype=torch.uint8, device=self.device)
         synchronise(self.device)
-        laps.append(time.monotonic())
-        took = np.diff(laps).round(4).tolist()
+        times.lap("model")
         self.channel.emit(
             "built",
-            **told_of(self.job.model),
+            **model_facts(self.job.model),
             resident_bytes=self.input.bytes,
             commands=["autotune", "hold"],
             stream=self.stream and self.stream.cuda_stream,
-            seconds=dict(zip(("fork", "device", "data", "model"), took, strict=True)),
+            seconds=times.seconds,
             **facts,
         )
-        self.fresh_record()
+        self.restart_clock()
 
     # -- the loop --------------------------------------------------------------------------
 
-    def fresh_record(self) -> None:
-        """Forget the times of steps so far."""
-        ahead_s = self.spec.get("in_flight_s")
-        self.clock = step_clock(self.device, self.spec["sync"], ahead_s, self.ties)
-        self.wait_ns, self.held_ns = array("q"), 0
+    def restart_clock(self) -> None:
+        """Discard the times of all steps so far."""
+        if self.spec.implementation.sync or self.device.type == "cpu":
+            self.clock = HostClock()
+        else:
+            self.clock = EventClock(ahead_s=self.spec.launched_ahead_s, tie_stream=self.tie_stream)
+        self.wait_ns = array("q")  # of each step, for its batch
+        self.idle_ns = 0  # held, or without a trigger
 
     def train(self, steps: int | None) -> Waits:
-        """Train that many steps, None: for ever; returns early when told to stop."""
-        stepper = self.stepper
-        clock, waited, sync = self.clock, self.wait_ns, self.spec["sync"]
-        pace_ns = 1e6 * (self.spec.get("pace_ms") or 0)
+        """Train so many steps, or without end for None; returns early when told to stop."""
+        spec, clock = self.spec, self.clock
+        pace_ns = 1e6 * (spec.job.pace_ms or 0)
         for _ in count() if steps is None else range(steps):
             if not clock.ready():
                 yield clock
-            if (yield from self.told_to_stop()):
+            if (yield from self.must_stop()):
                 return
             if self.step % self.epoch_steps == 0:
-                stepper.set_epoch(self.step // self.epoch_steps)
-            began = time.monotonic_ns()
+                self.stepper.set_epoch(self.step // self.epoch_steps)
+            began_ns = time.monotonic_ns()
             batch = self.source.batch(self.step)
-            waited.append(time.monotonic_ns() - began)
-            loss = stepper.step(batch)
-            self.losses.keep(self.step, loss)
-            if sync:
+            self.wait_ns.append(time.monotonic_ns() - began_ns)
+            loss = self.stepper.step(batch)
+            self.losses.record(self.step, loss)
+            if spec.implementation.sync:
                 loss.item()
             clock.mark()
             self.step += 1
             self.report()
-            if self.own_stream:  # whose thread may drive others
+            if spec.on_stream:  # This thread may run other members too.
                 yield clock
-            while began + pace_ns > time.monotonic_ns():
-                yield Pause(self.channel, int(began + pace_ns))
-                if (yield from self.told_to_stop()):
+            while began_ns + pace_ns > time.monotonic_ns():
+                yield Pause(self.channel, int(began_ns + pace_ns))
+                if (yield from self.must_stop()):
                     return
 
-    def told_to_stop(self) -> Waits:
-        """Whether it was; rests while it is to be held."""
+    def must_stop(self) -> Waits:
+        """Obey a command if there is one; returns whether the member was told to stop."""
         if not self.stopping and (command := self.channel.poll()):
-            yield from self.heed(command)
+            yield from self.obey(command)
         return self.stopping
 
-    def command(self) -> Waits:
-        """Wait for a command, and heed it."""
+    def obey_next(self) -> Waits:
+        """Wait for a command, and obey it."""
         while (command := self.channel.poll()) is None:
             yield self.channel
-        yield from self.heed(command)
+        yield from self.obey(command)
 
-    def heed(self, command: str) -> Waits:
+    def obey(self, command: str) -> Waits:
         self.stopping = command == "stop"
         if command == "hold":
             yield from self.hold()
 
     def hold(self) -> Waits:
-        """Finish what is under way, and block until told to go on, or to stop."""
-        began = time.monotonic_ns()
+        """Finish the work under way, and wait for the command to resume or to stop."""
+        began_ns = time.monotonic_ns()
         self.clock.finish()
         synchronise(self.device)
         self.channel.emit("held", steps=len(self.clock.end_ns))
-        yield from self.command()
+        yield from self.obey_next()
         self.clock.resume()
-        self.held_ns += time.monotonic_ns() - began
+        self.idle_ns += time.monotonic_ns() - began_ns
 
     def report(self) -> None:
-        """A progress event, if the last one is old enough and the window is open."""
+        """Send `progress` if the window is open and the last event is old enough."""
         now = time.monotonic_ns()
         if self.go_ns is None or now - self.reported_ns < PROGRESS_NS:
             return
         self.reported_ns, steps = now, len(self.clock.end_ns)
-        self.channel.emit("progress", steps=steps, samples=steps * self.spec["batch_size"])
+        self.channel.emit("progress", steps=steps, samples=steps * self.spec.batch_size)
 
     # -- warm-up, window, end --------------------------------------------------------------
 
     def autotune(self) -> Waits:
-        """The first step, of a graph the steps until it is captured, while the others rest: in it
-        cuDNN chooses kernels for each of our threads, as a rule those that are fastest then, and
-        what is to be compiled is.
+        """Take the first step, or with a CUDA graph the steps until it is captured.
+
+        In it, cuDNN tries kernels out in each of our threads and keeps the fastest, and functions
+        are compiled. The other members rest meanwhile, unless the study says otherwise.
         """
         began = time.monotonic()
         self.stepper, self.source, steps = self.job, self.input, 1
-        if self.spec["cuda_graph"]:
+        if self.spec.implementation.cuda_graph:
             self.stepper = self.source = GraphedStep(self.job, self.input, self.device)
             steps = self.stepper.first_steps
         yield from self.train(steps)
@@ -217,103 +225,114 @@ class Member:
         self.channel.emit("autotuned", seconds=round(time.monotonic() - began, 4))
 
     def warm_up(self) -> Waits:
-        """The first steps beside the others, untimed by them: allocation, filling of the loaders.
+        """Train beside the others until memory is allocated and loaders are full.
 
-        At least `warmup_steps`, those of `autotune` included, until `warmup_s` have passed.
+        Takes at least `warmup_steps`, those of `autotune` included, and at least `warmup_s`.
         """
-        self.fresh_record()
-        until = time.monotonic() + (self.spec.get("warmup_s") or 0)
-        yield from self.train(self.spec["warmup_steps"] - self.step)
-        while not self.stopping and time.monotonic() < until:
+        self.restart_clock()
+        end_s = time.monotonic() + self.spec.warmup_s
+        yield from self.train(self.spec.warmup_steps - self.step)
+        while not self.stopping and time.monotonic() < end_s:
             yield from self.train(1)
         self.clock.finish()
-        if self.stopping:
-            return
-        self.channel.emit("warm", steps=self.step)
+        if not self.stopping:
+            self.channel.emit("warm", steps=self.step)
 
     def go(self) -> Waits:
-        """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
-        self.fresh_record()
+        """Train until told to stop; after `window_steps`, if there are any, send `done`."""
+        self.restart_clock()
         self.go_step, self.go_ns = self.step, time.monotonic_ns()
         self.reported_ns = self.go_ns
         self.channel.emit("started", t=self.go_ns)
-        if triggers := self.spec.get("triggers"):
-            yield from self.retrain(**triggers)
+        if self.spec.job.triggers:
+            yield from self.retrain()
         else:
-            yield from self.train(self.spec.get("work"))
+            yield from self.train(self.spec.window_steps)
         if not self.stopping:
             self.clock.finish()
             self.channel.emit("done", t=self.clock.end_ns[-1])
         while not self.stopping:
-            yield from self.command()
+            yield from self.obey_next()
 
-    def retrain(self, per_s: float, steps: int) -> Waits:
-        """That many steps for each trigger until told to stop. Triggers come at random, drawn from
-        the seed `arrivals`, and wait for nobody: those that come meanwhile are trained for in
-        their order.
+    def retrain(self) -> Waits:
+        """Train some steps for each trigger, until told to stop.
+
+        Triggers that arrive during training wait, and are served in their order.
         """
-        for at in self.triggers(per_s):
-            while (now := time.monotonic_ns()) < at:
-                yield Pause(self.channel, at)
-                self.held_ns += time.monotonic_ns() - now
-                if (yield from self.told_to_stop()):
+        for trigger_ns in self.trigger_times():
+            while (now := time.monotonic_ns()) < trigger_ns:
+                yield Pause(self.channel, trigger_ns)
+                self.idle_ns += time.monotonic_ns() - now
+                if (yield from self.must_stop()):
                     return
-            yield from self.train(steps)
+            yield from self.train(self.spec.job.triggers.steps)
             self.clock.finish()
             if self.stopping:
                 return
 
-    def triggers(self, per_s: float) -> Iterator[int]:
-        """When they come: ns of the monotonic clock."""
-        draws, at = np.random.default_rng(self.spec["arrivals"]), self.go_ns
+    def trigger_times(self) -> Iterator[int]:
+        """When triggers arrive, ns of the monotonic clock: a Poisson process, without end."""
+        rng = np.random.default_rng(self.spec.arrival_seed)
+        gap_ns = 1e9 / self.spec.job.triggers.per_s
+        arrival_ns = self.go_ns
         while True:
-            at += draws.exponential(1e9 / per_s)
-            yield int(at)
+            arrival_ns += rng.exponential(gap_ns)
+            yield int(arrival_ns)
 
     def stop(self) -> None:
-        """Wait for what is under way, write steps.npz, say what was done."""
+        """Wait for the work under way, write the files of step times, send `stopped`."""
         self.clock.finish()
         synchronise(self.device)
-        cuda = self.device.type == "cuda"
-        # Of the time in training steps, of waits for files; resident ones are launched.
-        share = None
+        wait_share = self.data_wait_share()
         if self.go_ns is None:
-            self.fresh_record()
-        elif self.spec["input"]["mode"] != "resident":
-            share = sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.held_ns)
-        end_ns, losses = self.clock.end_ns, self.losses
+            self.restart_clock()
+        end_ns = self.clock.end_ns
         samples = getattr(self.input, "samples", [])[self.go_step :]
-        of_loss = losses.steps, losses.values()
-        save_steps(self.spec["folder"], end_ns, self.wait_ns, *of_loss, samples)
-        if (triggers := self.spec.get("triggers")) and self.go_ns:
-            now, steps = time.monotonic_ns(), triggers["steps"]
-            trained_ns = end_ns[steps - 1 :: steps]
-            at = [*takewhile(lambda at: at < now, self.triggers(triggers["per_s"]))]
-            trained = [int(n < len(trained_ns)) for n in range(len(at))]
-            save_requests(self.spec["folder"], at, [1] * len(at), trained, trained_ns)
-        own = cuda and not self.own_stream  # torch counts for the process
+        loss_steps, losses = self.losses.steps, self.losses.losses()
+        save_steps(self.spec.folder, end_ns, self.wait_ns, loss_steps, losses, samples)
+        if self.spec.job.triggers and self.go_ns:
+            self.save_triggers()
+        # Torch measures the memory of the whole process, which may have several members.
+        measurable = self.device.type == "cuda" and not self.spec.on_stream
         self.channel.emit(
-            "stopped",
-            steps=len(end_ns),
-            **memory_peaks(own),
-            data_wait_share=share,
+            "stopped", steps=len(end_ns), **memory_peaks(measurable), data_wait_share=wait_share
         )
+
+    def data_wait_share(self) -> float | None:
+        """The share of training time spent waiting for batches; None for resident input."""
+        if self.go_ns is None or self.spec.job.input.mode == "resident":
+            return None
+        return sum(self.wait_ns) / (time.monotonic_ns() - self.go_ns - self.idle_ns)
+
+    def save_triggers(self) -> None:
+        """Write requests.npz: a trigger is a request for one token, its last step that token."""
+        now, steps = time.monotonic_ns(), self.spec.job.triggers.steps
+        trained_ns = self.clock.end_ns[steps - 1 :: steps]
+        arrivals_ns = []
+        for trigger_ns in self.trigger_times():
+            if trigger_ns >= now:
+                break
+            arrivals_ns.append(trigger_ns)
+        trained = [int(number < len(trained_ns)) for number in range(len(arrivals_ns))]
+        wanted = [1] * len(arrivals_ns)
+        save_requests(self.spec.folder, arrivals_ns, wanted, trained, trained_ns)
 
 
 def preload() -> None:
-    """What members need was imported with this module; CUDA is never touched."""
+    """Nothing is left to import: this module has imported what members need."""
 
 
-def main(spec: dict, channel: Channel) -> int:
-    """Train as `spec` says, under the channel's commands; 0 after `stopped`.
+def main(spec: MemberSpec, channel: Channel) -> int:
+    """Run one job under the commands of the channel; returns 0 after `stopped`.
 
-    What is raised carries the phase that it happened in, and whether memory did not suffice.
+    Exceptions carry the phase in which they happened, and whether memory did not suffice.
     """
     member = None
     try:
-        kind = find(spec["kind"])
-        member = (Member if issubclass(kind, Job) else kind)(spec, channel)
-        for awaited in member.run() or ():  # a script drives itself
+        kind = class_of_kind(spec.kind)
+        member_class = TrainingMember if issubclass(kind, Job) else kind
+        member = member_class(spec, channel)
+        for awaited in member.run() or ():  # Members of other kinds wait by themselves.
             awaited.ready(None)
     except Exception as error:
         explain(error, member.phase if member else "build", spec)
@@ -321,10 +340,11 @@ def main(spec: dict, channel: Channel) -> int:
     return 0
 
 
-def together(specs: Sequence[dict], channels: Sequence[Channel]) -> int:
-    """Train the jobs of these specs in this process, each on a CUDA stream of its own; 0 once all
-    have ended, of which each tells on its channel.
+def together(specs: Sequence[MemberSpec], channels: Sequence[Channel]) -> int:
+    """Run several training jobs in this process, each on a CUDA stream of its own.
+
+    Each sends its end on its channel. Returns 0 once all have ended.
     """
     pairs = zip(specs, channels, strict=True)
-    streams.drive([Member(*pair, own_stream=True) for pair in pairs])
+    streams.drive([TrainingMember(spec, channel) for spec, channel in pairs])
     return 0

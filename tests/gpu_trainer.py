@@ -10,6 +10,7 @@ import torch
 from models import train
 from models.train import preload  # noqa: F401  (the fork server calls it)
 from tests.lies import lie_of
+from workflow.collocation.member.spec import MemberSpec
 
 ILLEGAL = b"""
 .version 7.0
@@ -27,21 +28,21 @@ ILLEGAL = b"""
 \0"""
 
 
-def main(spec: dict, channel) -> int:
+def main(spec: MemberSpec, channel) -> int:
     """As models.train's, but for the lie that this member is to tell."""
     lie_of(spec).before_cuda()
     # This process is a fork of its own: what is changed here holds for its members alone.
-    train.Member = Liar
+    train.TrainingMember = Liar
     return train.main(spec, channel)
 
 
-def together(specs: list[dict], channels: list) -> int:
-    train.Member = Liar
+def together(specs: list[MemberSpec], channels: list) -> int:
+    train.TrainingMember = Liar
     return train.together(specs, channels)
 
 
-class Liar(train.Member):
-    """A Member that does after each step what its lie says."""
+class Liar(train.TrainingMember):
+    """A member that does after each step what its lie says."""
 
     def build(self) -> None:
         self.lie = lie_of(self.spec)

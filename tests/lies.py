@@ -25,6 +25,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from workflow.collocation.member.spec import MemberSpec
+
 VARIABLE = "COLLOCATION_LIES"
 PREFIX, MARK = "mps-", "collocation-study"  # of a daemon's folder, as methods/mps_daemon has them
 KINDS = (
@@ -82,12 +84,12 @@ class Lie:
         return self.kind in ("assert", "illegal")
 
 
-def lie_of(spec: dict) -> Lie:
+def lie_of(spec: MemberSpec) -> Lie:
     """What COLLOCATION_LIES has the member do. Raises ValueError for an unknown kind."""
     for part, told in json.loads(os.environ.get(VARIABLE, "{}")).items():
         member, kind = told.split(":")
         if kind not in KINDS:
             raise ValueError(f"{VARIABLE}: no kind {kind!r}")
-        if int(member) == spec["member"] and part in spec["folder"]:
+        if int(member) == spec.index and part in spec.folder:
             return Lie(kind)
     return Lie()

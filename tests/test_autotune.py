@@ -27,7 +27,7 @@ def main(spec, channel):
 
     def autotune():
         assert channel.wait() == "autotune"
-        mine, until, beside = FOLDER / f"{spec['member']}.tunes", time.monotonic() + WAIT_S, 0
+        mine, until, beside = FOLDER / f"{spec.index}.tunes", time.monotonic() + WAIT_S, 0
         mine.touch()
         while beside < 2 and time.monotonic() < until:
             beside = max(beside, len(list(FOLDER.glob("*.tunes"))) - 1)
@@ -35,7 +35,7 @@ def main(spec, channel):
             file.write(f"{beside}")
         if not beside:
             mine.unlink()
-        if spec["workload"] == "greedy":
+        if spec.workload == "greedy":
             raise torchfree.OutOfMemory("warm")
         channel.emit("autotuned", seconds=0.25)
         assert channel.wait() == "warm" and len((FOLDER / "beside").read_text()) == 3

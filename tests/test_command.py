@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.report.pages import FIGURES, FILES
+from analysis.report.pages import FIGURES
 from release import manifest
 from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
@@ -68,7 +68,7 @@ from models.jobs.base import Job
 class Rows:  # of a digit's pixels
     def __init__(self, arrays, spec, device):
         images = torch.tensor(arrays["images"], dtype=torch.float32, device=device)
-        self.rows, self.size = images.flatten(1) / 255, spec["batch_size"]
+        self.rows, self.size = images.flatten(1) / 255, spec.batch_size
         self.labels = torch.tensor(arrays["labels"], device=device)
         self.bytes = self.rows.nbytes
 
@@ -81,7 +81,7 @@ class Toy(Job):
     resident = Rows
 
     def build(self, spec, device):
-        self.model = torch.nn.Linear(3 * 38 * 38, spec["model_args"]["outputs"], device=device)
+        self.model = torch.nn.Linear(3 * 38 * 38, spec.job.model_args["outputs"], device=device)
         self.optimizer = torch.optim.Adam(self.model.parameters())
 
     def loss(self, batch):
@@ -339,7 +339,7 @@ def test_tables_and_figures_are_there(whole):
     assert {f"{cell}/a1" for cell in merged(results)} == set(STATUSES)
     for ending in ("png", "pdf", "svg", "csv"):
         assert (results / "figures" / f"rate_against_n.{ending}").stat().st_size > 0
-    for page in (*FILES, FIGURES, "explorer.html", "estimates.csv"):
+    for page in (*files(), FIGURES, "explorer.html", "estimates.csv"):
         assert (results / page).stat().st_size > 0
 
 

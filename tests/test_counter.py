@@ -17,9 +17,10 @@ import pytest
 pytest.importorskip("torch")
 
 from models import hook  # noqa: E402
-from models.jobs.command import Command  # noqa: E402
-from models.protocol import Channel  # noqa: E402
+from models.jobs.command import ScriptMember  # noqa: E402
+from tests.fakes.members import script_spec  # noqa: E402
 from tests.studio import REPOSITORY  # noqa: E402
+from workflow.collocation.member.protocol import Channel  # noqa: E402
 
 TRAIN = """
 import sys, torch
@@ -75,9 +76,7 @@ SHELL = "cd {folder} && {python} inner.py; exit $?"
 
 def run(tmp_path, words, seconds=1.0, warmup=5, **more) -> tuple[list[dict], dict]:
     """The events of a member that runs this command for so long, and its steps.npz."""
-    spec = {"run": words, "directory": str(tmp_path), "steps": "auto", "batch_size": 4, "seed": 0}
-    spec |= {"threads": 1, "sync": False, "loss_every": 10, "warmup_steps": warmup, "beside": 1}
-    spec |= {"first_step_s": 30, "folder": str(tmp_path), "forked_s": time.monotonic()} | more
+    spec = script_spec(tmp_path, words, loss_interval_steps=10, warmup_steps=warmup, **more)
     (heard, told), (commands, say) = os.pipe(), os.pipe()
     log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     if (pid := os.fork()) == 0:
@@ -88,7 +87,7 @@ def run(tmp_path, words, seconds=1.0, warmup=5, **more) -> tuple[list[dict], dic
                 os.dup2(log, stream)
             channel = Channel(0, told, commands)
             try:
-                Command(spec, channel).run()
+                ScriptMember(spec, channel).run()
             except RuntimeError as error:
                 channel.failed(error)
         finally:
@@ -175,7 +174,7 @@ SECONDS = {"no optimizer": 15, "stops": 20}  # torch is imported in them
 @pytest.mark.parametrize("case", NONE)
 def test_no_step_is_said_with_the_reason(case, tmp_path):
     words, said = NONE[case]
-    events, _ = run(tmp_path, words, first_step_s=SECONDS.get(case, 1), warmup=20)
+    events, _ = run(tmp_path, words, step_timeout_s=SECONDS.get(case, 1), warmup=20)
     message = named(events, "error")["message"]
     assert said in message and "models.hook.step" in message
     assert ("hello" in message) is (case == "no torch")

@@ -212,7 +212,7 @@ def test_real_cifar10_is_the_published_one(data_root, tmp_path, capsys, monkeypa
     made = make(data_root, "cifar10")
     shutil.copytree(made.data / "cifar-10-batches-py", tmp_path / "cifar10/cifar-10-batches-py")
     assert "not the published CIFAR-10" in refused(capsys, "cifar10", "--root", tmp_path)
-    monkeypatch.setattr(readers, "CIFAR10", readers.Written)
+    monkeypatch.setattr(readers, "CIFAR10", readers.GeneratedCifar10)
     record = prepare("cifar10", tmp_path, input_sizes=[32])
     assert (record["source"], record["train_size"]) == ("real", 200)
     assert len(open_dataset("cifar10", record["path"]).resident(32, 10**6)["labels"]) == 200

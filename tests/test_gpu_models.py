@@ -4,6 +4,7 @@ its device. That it knows its limits is tests/test_faults.py's.
 
 import threading
 import time
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,42 +15,53 @@ torch = pytest.importorskip("torch")
 from models import device as models_device  # noqa: E402
 from models.clock import EventClock  # noqa: E402
 from models.graph import GraphedStep  # noqa: E402
-from models.inputs import ResidentImages, ResidentRows  # noqa: E402
+from models.inputs import ResidentClicks, ResidentImages  # noqa: E402
 from models.jobs.dlrm import DlrmJob  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
 from models.process import set_up  # noqa: E402
-from models.train import Losses  # noqa: E402
+from models.train import LossRecorder  # noqa: E402
+from tests.fakes.members import changed, member_spec  # noqa: E402
 from workflow.collocation import gpu  # noqa: E402
+from workflow.collocation.member.spec import MemberSpec, OptimizerSpec  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 gpu.find(None)  # forks the process that asks the driver, before compiling has this one ask it too
 
-OPTIMIZER = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-5}
-OPTIMIZER |= {"schedule": "cosine", "schedule_epochs": 300}
-SPEC = {"kind": "vision", "model": "resnet26", "batch_size": 128, "input_size": 32, "classes": 1000}
-SPEC |= {"optimizer": OPTIMIZER, "label_smoothing": 0.1, "precision": "bf16", "channels_last": True}
-SPEC |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
-SPEC |= {"device": "cuda", "threads": 2}
-GRAPH = SPEC | {"cuda_graph": True}
+OPTIMIZER = OptimizerSpec(
+    lr=0.05, momentum=0.9, nesterov=True, weight_decay=2e-5, schedule="cosine", schedule_epochs=300
+)
+SPEC = member_spec(
+    "",
+    model="resnet26",
+    batch_size=128,
+    classes=1000,
+    optimizer=OPTIMIZER,
+    precision="bf16",
+    channels_last=True,
+    sync=False,
+    device="cuda",
+    threads=2,
+)
+GRAPH = changed(SPEC, cuda_graph=True)
 DLRM = {
     "kind": "dlrm",
     "batch_size": 2048,
     "model_args": {"dim": 128, "bottom": [512, 128], "top": [512, 1], "max_rows": 200_000},
-    "optimizer": {"name": "sgd", "lr": 0.5},
+    "optimizer": OptimizerSpec(lr=0.5),
 }
 
 
-def job_and_source(spec: dict = SPEC):
+def job_and_source(spec: MemberSpec = SPEC):
     """Images whose brightness tells the label; clicks of which one feature tells four of five."""
-    device, size = set_up(spec), spec["input_size"]
+    device, size = set_up(spec), spec.job.input_size
     rng = np.random.default_rng(0)
-    if spec["kind"] == "dlrm":
+    if spec.kind == "dlrm":
         n = 65_536
         dense = rng.standard_normal((n, 13), dtype=np.float32)
         label = ((dense[:, 0] > 0) ^ (rng.random(n) < 0.2)).astype(np.float32)
         sparse = (rng.zipf(1.2, (n, 26)) % 2**32).astype(np.int64)
         arrays = {"dense": dense, "sparse": sparse, "label": label}
-        return DlrmJob(spec, device), ResidentRows(arrays, spec, device), device
+        return DlrmJob(spec, device), ResidentClicks(arrays, spec, device), device
     labels = rng.integers(0, 10, 4096 if size < 100 else 512)
     shape = (len(labels), 3, size + 6, size + 6)
     images = rng.integers(0, 56, shape) + labels[:, None, None, None] * 20
@@ -60,7 +72,7 @@ def job_and_source(spec: dict = SPEC):
 def test_a_seed_gives_the_same_weights_and_order_as_on_the_cpu():
     job, source, _ = job_and_source()
     cpu = torch.device("cpu")
-    state = VisionJob(SPEC | {"device": "cpu"}, cpu).model.state_dict()
+    state = VisionJob(changed(SPEC, device="cpu"), cpu).model.state_dict()
     assert all(torch.equal(own.cpu(), state[name]) for name, own in job.model.state_dict().items())
     images = source.images.permute(0, 3, 1, 2).cpu().numpy()
     arrays = {"images": images, "labels": source.labels.cpu().numpy()}
@@ -87,7 +99,7 @@ TRAINED = {
 
 def trained(changes: dict, off: float = 0.0) -> np.ndarray:
     """Losses of a job's first steps, in epochs of half of them."""
-    job, source, device = job_and_source(SPEC | changes)
+    job, source, device = job_and_source(changed(SPEC, **changes))
     with torch.no_grad():
         for weight in job.model.parameters() if off else ():
             weight.mul_(1 + off * (2 * torch.rand_like(weight) - 1))
@@ -130,13 +142,15 @@ def test_an_implementation_trains_the_same(implementation, name):
 @pytest.mark.parametrize("implementation", ["graph", "compile"])
 def test_each_replay_drops_other_units(implementation, model):
     """Weights stand still and the batch stays, so that nothing but what is dropped differs."""
-    still = SPEC["optimizer"] | {"lr": 0.0, "weight_decay": 0.0}
+    still = replace(OPTIMIZER, lr=0.0, weight_decay=0.0)
     dropping = {"drop_rate": 0.5, "drop_path_rate": 0.2}
-    spec = SPEC | {"model": model, "model_args": dropping, "optimizer": still, "precision": "tf32"}
-    spec |= {"input_size": 224, "batch_size": 16} if "vit" in model else {}
+    large = {"input_size": 224, "batch_size": 16} if "vit" in model else {}
+    spec = changed(
+        SPEC, model=model, model_args=dropping, optimizer=still, precision="tf32", **large
+    )
     found = []
     for changes in ({}, {"cuda_graph": True, "compile": implementation == "compile"}):
-        job, source, device = job_and_source(spec | changes)
+        job, source, device = job_and_source(changed(spec, **changes))
         step = GraphedStep(job, source, device).step if changes else job.step
         batch = source.row(0) if changes else source.batch(0)
         found.append([step(batch).item() for _ in range(10)])
@@ -164,7 +178,7 @@ def test_an_epochs_learning_rate_reaches_the_replay():
 
 @pytest.mark.parametrize("backward", ["autograd", "caller"])
 def test_the_backward_pass_is_launched_by_the_thread_that_the_implementation_says(backward):
-    device = set_up(SPEC | {"backward": backward})
+    device = set_up(changed(SPEC, backward=backward))
     weight = torch.ones(4, device=device, requires_grad=True)
     seen = []
     weight.register_hook(lambda grad: seen.append(threading.get_ident()))
@@ -191,11 +205,11 @@ def test_event_clock_agrees_with_the_host():
 
 def test_losses_are_readable_without_waiting():
     device = set_up(SPEC)
-    losses = Losses(2, device)
+    losses = LossRecorder(2, device)
     for step in range(600):
-        losses.keep(step, torch.full((), float(step), device=device))
+        losses.record(step, torch.full((), float(step), device=device))
     torch.cuda.synchronize()
-    assert losses.values() == [float(step) for step in range(0, 600, 2)]
+    assert losses.losses() == [float(step) for step in range(0, 600, 2)]
 
 
 def test_the_sms_of_a_device_are_nvmls():

@@ -20,13 +20,16 @@ import yaml
 from analysis.estimates.formulas import FED
 from analysis.estimates.replicates import replicates
 from analysis.estimates.runs import prepared
+from tests.fakes.members import member_spec
 from tests.records import merged, record, telemetry
 from tests.studio import REPOSITORY, study, until
+from workflow.collocation.member.spec import InputSpec, SharedLoaderSpec
 from workflow.collocation.record import step_times
 from workflow.collocation.record.values import Window
 from workflow.collocation.run import waiting
 from workflow.collocation.run.loader import SharedLoader
 from workflow.collocation.run.outcome import TrackedMember
+from workflow.collocation.run.task import free_ports
 from workflow.collocation.sharing.evidence import NotInForce
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.grid import expand
@@ -36,6 +39,7 @@ NAME = "tiny_resnet_digits_b32"
 CATALOGUE = load_workloads(REPOSITORY / "config" / "workloads.yaml")
 TINY = {NAME: yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text())[NAME]}
 MEASURE = {"kind": "window", "window_s": 1, "min_steps": 5, "warmup_s": 0.2, "settle_s": 0.2}
+PORTS = [1, 2, 3, 4]
 SET = f"2x_{NAME}--shared/paper_step/naive"
 needs_package = pytest.mark.skipif(not find_spec("tensorsocket"), reason="no tensorsocket")
 
@@ -96,14 +100,15 @@ def test_distinct_samples_are_those_of_the_steps_in_the_window(samples, expected
 
 
 def test_a_loader_has_the_workers_and_cores_of_all_and_is_no_member():
+    shared, ports = InputSpec(mode="shared", workers=3), SharedLoaderSpec(ports=PORTS, jobs=2)
     specs = [
-        {"member": m, "input": {"mode": "shared", "workers": 3}, "cores": [m, m + 1]}
+        member_spec("", index=m, input=shared, shared_loader=ports, cores=[m, m + 1])
         for m in range(2)
     ]
     loader = SharedLoader(specs)
-    assert loader.spec["input"]["workers"] == 6 and loader.spec["cores"] == [0, 1, 2]
-    assert len({*specs[0]["feed"]["ports"]}) == 4 and specs[1]["feed"] == loader.spec["feed"]
-    its = TrackedMember(loader.spec["member"], "", 0)
+    assert loader.spec.job.input.workers == 6 and loader.spec.cores == [0, 1, 2]
+    assert loader.spec.job.shared_loader == ports
+    its = TrackedMember(loader.spec.index, "", 0)
     loader.start(SimpleNamespace(start=lambda specs, log: [its]), Path())
     loader.require()
     its.see({"event": "exited", "code": None, "signal": 9, "t": 1})
@@ -164,9 +169,10 @@ def served(monkeypatch):
     package = ModuleType("tensorsocket")
     package.TensorConsumer = TensorConsumer
     monkeypatch.setitem(sys.modules, "tensorsocket", package)
-    monkeypatch.setattr(shared, "LAG_S", 0.3)
+    monkeypatch.setattr(shared, "MAX_WAIT_S", 0.3)
     data = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0)] * 8
-    spec = {"batch_size": 2, "seed": 1, "channels_last": False, "feed": {"ports": [1, 2, 3, 4]}}
+    ports = SharedLoaderSpec(ports=PORTS, jobs=1)
+    spec = member_spec("", batch_size=2, seed=1, shared_loader=ports)
     return shared.SharedImages(data, spec, torch.device("cpu")), TensorConsumer.buffer
 
 
@@ -225,9 +231,9 @@ def took(ports: list[int], batch: int, batches: int, answer) -> None:
     """The numbers that a job gets which is slower than the loader."""
     from tensorsocket import TensorConsumer
 
-    from models.shared import Slots
+    from models.shared import MappedSlots
 
-    ends = {"unpack_fn": Slots(), "batch_size": batch}
+    ends = {"unpack_fn": MappedSlots(), "batch_size": batch}
     consumer, found = TensorConsumer(*ports[:2], tuple(ports[2:]), **ends), []
     for _ in range(batches):
         time.sleep(0.01)
@@ -240,12 +246,12 @@ def took(ports: list[int], batch: int, batches: int, answer) -> None:
 @pytest.mark.parametrize(("message", "whole"), [(1, False), (2, True)])
 def test_slots_are_written_over_with_one_batch_in_a_message_and_not_with_two(message, whole):
     pytest.importorskip("torch")
-    from models.shared import LEAST, hand_out
+    from models.shared import MIN_MESSAGE, hand_out
 
     fork, batch, batches = get_context("fork"), 8, 60
-    answer, [spec] = fork.Queue(), [{"member": 0, "input": {"mode": "shared", "workers": 0}}]
-    ports = SharedLoader([spec | {"cores": []}]).spec["feed"]["ports"]
-    size = batch * message // LEAST  # of the loader's, of which a message has LEAST
+    answer, ports = fork.Queue(), free_ports(4)
+    assert len({*ports}) == 4
+    size = batch * message // MIN_MESSAGE  # of the loader's, of which a message has MIN_MESSAGE
     started = [
         fork.Process(target=hand_out, args=(Numbers(size), ports, 1), daemon=True),
         fork.Process(target=took, args=(ports, batch, batches, answer), daemon=True),
@@ -259,7 +265,7 @@ def test_slots_are_written_over_with_one_batch_in_a_message_and_not_with_two(mes
             process.kill()
     assert (found == [*range(batch * batches)]) == whole
     with pytest.raises(ValueError, match="over slots"):
-        hand_out([], ports, 1, message=LEAST - 1)
+        hand_out([], ports, 1, message_batches=MIN_MESSAGE - 1)
 
 
 # -- cells on the CPU ----------------------------------------------------------------------------

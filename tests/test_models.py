@@ -22,9 +22,15 @@ from models import device, process, train  # noqa: E402
 from models.data import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
-from models.protocol import Channel  # noqa: E402
-from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages, member_spec  # noqa: E402
+from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages  # noqa: E402
+from tests.fakes.members import member_spec  # noqa: E402
 from tests.test_processes import assert_gone  # noqa: E402
+from workflow.collocation.member.protocol import Channel  # noqa: E402
+from workflow.collocation.member.spec import (  # noqa: E402
+    InputSpec,
+    MemberSpec,
+    TriggerSpec,
+)
 from workflow.collocation.plan.jobs import unknown_names  # noqa: E402
 from workflow.collocation.study.load import load_workloads  # noqa: E402
 from workflow.collocation.study.workloads import TrainedWorkload  # noqa: E402
@@ -71,15 +77,38 @@ class Quiet:
         return said or self.asked()
 
 
-def train_member(spec: dict, stop_at: str = "progress"):
-    """main() over real pipes in a thread; (exit code, events, what steps.npz holds or None)."""
+MEMBER = """
+import json, sys
+from models import train
+from models.fork_server import call_trainer
+from workflow.collocation.member.protocol import Channel
+from workflow.collocation.member.spec import MemberSpec
+
+spec, events, commands = sys.argv[1:]
+spec, channel = MemberSpec.from_json(json.loads(spec)), Channel(0, int(events), int(commands))
+sys.exit(call_trainer(train, [spec], [channel]))
+"""
+
+
+def train_member(spec: MemberSpec, stop_at: str = "progress", process: bool = False):
+    """main() over real pipes; (exit code, events, what steps.npz holds or None).
+
+    In a thread, or in a process: one that forks workers must not be beside another thread, which
+    may hold a lock (of logging, say) that the worker then waits for without end.
+    """
     events_read, events_write = os.pipe()
     commands_read, commands_write = os.pipe()
     code, events = [], []
-    channel = Channel(spec["member"], events_write, commands_read)
 
     def member() -> None:
-        code.append(call_trainer(train, [spec], [channel]))
+        if process:
+            words = [json.dumps(spec.to_json()), str(events_write), str(commands_read)]
+            command = [sys.executable, "-c", MEMBER, *words]
+            run = subprocess.run(command, cwd=ROOT, pass_fds=[events_write, commands_read])
+            code.append(run.returncode)
+        else:
+            channel = Channel(spec.index, events_write, commands_read)
+            code.append(call_trainer(train, [spec], [channel]))
         os.close(events_write)
         os.close(commands_read)
 
@@ -96,7 +125,7 @@ def train_member(spec: dict, stop_at: str = "progress"):
                 stop_at = None
     thread.join()
     os.close(commands_write)
-    steps = Path(spec["folder"]) / "steps.npz"
+    steps = Path(spec.folder) / "steps.npz"
     return code[0], events, dict(np.load(steps)) if steps.exists() else None
 
 
@@ -145,8 +174,8 @@ def test_a_paced_member_begins_no_step_early(tmp_path):
 
 
 def test_a_member_is_retrained_whenever_it_is_triggered(tmp_path):
-    triggers = {"per_s": 100.0, "steps": 3}
-    spec = member_spec(tmp_path, triggers=triggers, arrivals=7, warmup_steps=2, **TINY)
+    triggers = TriggerSpec(per_s=100.0, steps=3)
+    spec = member_spec(tmp_path, triggers=triggers, arrival_seed=7, warmup_steps=2, **TINY)
     code, events, arrays = train_member(spec)
     requests, ends = dict(np.load(tmp_path / "requests.npz")), arrays["end_ns"]
     n = len(ends) // 3
@@ -211,7 +240,7 @@ def test_warm_up_lasts_its_seconds_from_the_end_of_its_first_step(tmp_path, monk
 
 
 def test_a_member_does_its_work_and_says_when(tmp_path):
-    spec = member_spec(tmp_path, **DLRM, data={"name": "clicks", "path": ""}, work=60)
+    spec = member_spec(tmp_path, **DLRM, dataset="clicks", window_steps=60)
     code, events, steps = train_member(spec, stop_at="done")
     assert code == 0 and named(events, "stopped")["steps"] == len(steps["end_ns"]) == 60
     assert named(events, "done")["t"] == steps["end_ns"][-1]
@@ -219,11 +248,19 @@ def test_a_member_does_its_work_and_says_when(tmp_path):
 
 
 def test_real_digits_from_files_in_bf16(tmp_path):
-    data = {"name": "digits", "path": prepare("digits", tmp_path)["path"]}
-    read = {"data": data, "input": {"mode": "files", "workers": 2}, "precision": "bf16"}
-    changes = {"model": "test_efficientnet", "channels_last": True, "batch_size": 128}
-    spec = member_spec(tmp_path, **read, **changes, sync=False, work=20)  # more than a pass
-    code, events, steps = train_member(spec, stop_at="done")
+    spec = member_spec(
+        tmp_path,
+        dataset="digits",
+        dataset_folder=prepare("digits", tmp_path)["path"],
+        input=InputSpec(mode="files", workers=2),
+        precision="bf16",
+        model="test_efficientnet",
+        channels_last=True,
+        batch_size=128,
+        sync=False,
+        window_steps=20,  # more than a pass
+    )
+    code, events, steps = train_member(spec, stop_at="done", process=True)
     assert code == 0 and np.isfinite(steps["loss"]).all()
     open_ns = named(events, "stopped")["t"] - named(events, "started")["t"]
     share = named(events, "stopped")["data_wait_share"]
@@ -299,7 +336,7 @@ def test_a_device_is_what_cuda_says_it_is(monkeypatch, affinity, visible, uuid, 
 
 def test_numerics_are_those_of_the_implementation(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    train_member(member_spec(tmp_path, work=1, **TINY), stop_at="done")
+    train_member(member_spec(tmp_path, window_steps=1, **TINY), stop_at="done")
     assert torch.backends.cudnn.benchmark
     assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
 
@@ -343,21 +380,24 @@ FORKED = """
     import torch
     from models import train
     from models.inputs import FileImages
-    from models.protocol import Channel
+    from workflow.collocation.member.protocol import Channel
     from models.fork_server import call_trainer
     from tests.fakes.data import FakeImages
+    from tests.fakes.members import member_spec
+    from workflow.collocation.member.spec import InputSpec, MemberSpec
 
     if (capped := os.fork()) == 0:
         train.open_dataset = lambda name, path: FakeImages()
         commands, conductor = os.pipe()
         os.write(conductor, b"autotune\\n")
         signal.alarm(100)  # it would wait for the next command
-        told = [json.loads(os.environ["SPEC"])], [Channel(0, 1, commands)]
+        told = [MemberSpec.from_json(json.loads(os.environ["SPEC"]))], [Channel(0, 1, commands)]
         os._exit(call_trainer(train, *told))
     print(os.waitstatus_to_exitcode(os.waitpid(capped, 0)[1]), flush=True)
 
     data = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0)] * 8
-    spec = {"input": {"workers": 2}, "batch_size": 4, "seed": 1, "channels_last": True}
+    files = InputSpec(mode="files", workers=2)
+    spec = member_spec("", input=files, batch_size=4, seed=1, channels_last=True)
     source = FileImages(data, spec, torch.device("cpu"))
     images, labels = source.batch(0)
     assert images.shape == (4, 3, 4, 4) and images.is_contiguous(
@@ -373,7 +413,7 @@ def test_a_memory_cap_is_out_of_memory_and_workers_die_with_a_killed_member(tmp_
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(FORKED)],
         cwd=ROOT,
-        env={**os.environ, "SPEC": json.dumps(member_spec(tmp_path, **capped))},
+        env={**os.environ, "SPEC": json.dumps(member_spec(tmp_path, **capped).to_json())},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("torch")
 
 from models.jobs import output_steps, script_output  # noqa: E402
-from models.jobs.output_steps import Output  # noqa: E402
+from models.jobs.output_steps import OutputSteps  # noqa: E402
 from models.jobs.script_output import ScriptOutput  # noqa: E402
+from tests.fakes.members import script_spec  # noqa: E402
 from tests.studio import until  # noqa: E402
 
 STEP, OF = r"step (?P<step>[\d,]+)", r"(?P<step>\d+)/(?P<total>\d+)"
@@ -46,13 +47,13 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def told(clock):
-    """An Output to which these lines came, 100 ms after each other."""
+    """An OutputSteps to which these lines came, 100 ms after each other."""
 
-    def tell(pattern: str, lines) -> Output:
-        output = Output({"steps": pattern, "first_step_s": 15, "beside": 2})
+    def tell(pattern: str, lines) -> OutputSteps:
+        output = OutputSteps(script_spec("", [], steps=pattern, step_timeout_s=30))
         output.child = SimpleNamespace(pid=NOBODY)
         for line in lines:
-            output.see(line)
+            output.take_line(line)
             clock.sleep(0.1)
         return output
 
@@ -110,7 +111,7 @@ def test_time_held_is_no_steps_time(told, clock):
     """Lines every 50 steps of 10 ms; held for 20 s at the 130th."""
     output = told(STEP, [])
     for number in range(0, 101, 50):
-        output.see(f"step {number}")
+        output.take_line(f"step {number}")
         clock.sleep(0.5 if number < 100 else 0.3)
     assert output.hold()
     first, held_ns = output.done, clock.now_ns
@@ -119,7 +120,7 @@ def test_time_held_is_no_steps_time(told, clock):
     gone_ns = clock.now_ns
     clock.sleep(0.2)
     for number in range(150, 301, 50):
-        output.see(f"step {number}")
+        output.take_line(f"step {number}")
         clock.sleep(0.5)
     ends, *losses = output.arrays(first, output.done)
     assert held_ns < gone_ns < ends[0] and losses == [[], []]
@@ -135,7 +136,7 @@ def test_lines_that_arrive_together_are_spread_over_the_time_before(told, clock)
     for burst in range(5):
         clock.sleep(1)
         for number in range(80):
-            output.see(f"step {burst * 80 + number + 1}")
+            output.take_line(f"step {burst * 80 + number + 1}")
     ends, *_ = output.arrays(0, output.done)
     assert np.diff(ends)[1:] == pytest.approx(1e9 / 80, rel=0.11)
 
@@ -150,16 +151,19 @@ def test_lines_that_arrive_together_are_spread_over_the_time_before(told, clock)
     ],
 )
 def test_a_script_without_a_step_is_not_waited_for(clock, prints, words):
-    output, printed = Output({"steps": STEP, "first_step_s": 15, "beside": 2}), ScriptOutput()
+    output, printed = (
+        OutputSteps(script_spec("", [], steps=STEP, step_timeout_s=30)),
+        ScriptOutput(),
+    )
     for line in prints:
-        os.write(printed.theirs, f"{line}\n".encode())
+        os.write(printed.script_end, f"{line}\n".encode())
         printed.began_s = clock.monotonic()
-        for line in printed.read():
-            output.see(line)
+        for line in printed.read_lines():
+            output.take_line(line)
     clock.sleep(29)
-    assert output.why_none(printed) is None
+    assert output.problem(printed) is None
     clock.sleep(2)
-    why = output.why_none(printed)
+    why = output.problem(printed)
     assert why is None if words is None else re.search(words, why) and "first_step_s" in why
 
 
@@ -169,8 +173,8 @@ def test_a_script_without_a_step_is_not_waited_for(clock, prints, words):
 def test_lines_are_whole_across_reads_and_without_colours(capfd):
     output, lines = ScriptOutput(), []
     for text in ("epoch 1\nloss 1\nlo", "ss 2\rloss 3\x1b[1A\r", "\x1b[32mstep \x1b[1;36m4", "\n"):
-        os.write(output.theirs, text.encode())
-        lines += output.read()
+        os.write(output.script_end, text.encode())
+        lines += output.read_lines()
     assert lines == ["epoch 1", "loss 1", "loss 2", "loss 3", "step 4"]
     assert capfd.readouterr().out.startswith("epoch 1\nloss 1\nloss 2\rloss 3\x1b")
 
@@ -179,24 +183,26 @@ def test_a_program_that_does_not_flush_is_heard_at_once():
     output, lines = ScriptOutput(), []
     code = "import sys, time; print('step 1'); print(sys.stdout.isatty()); time.sleep(60)"
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=output.theirs, stderr=output.theirs) as script:
-        until(lambda: lines.extend(output.read()) or len(lines) == 2, lambda: str(lines))
+    with subprocess.Popen(command, stdout=output.script_end, stderr=output.script_end) as script:
+        until(lambda: lines.extend(output.read_lines()) or len(lines) == 2, lambda: str(lines))
         script.kill()
     assert lines == ["step 1", "True"]
-    os.close(output.theirs)
-    until(lambda: output.read() or output.source is None, lambda: "still open")
+    os.close(output.script_end)
+    until(lambda: output.read_lines() or output.our_end is None, lambda: "still open")
 
 
 def test_output_without_end_fills_neither_memory_nor_log(capfd, monkeypatch):
-    monkeypatch.setattr(script_output, "LOG", 10_000)
+    monkeypatch.setattr(script_output, "MAX_LOG", 10_000)
     output = ScriptOutput()
-    with subprocess.Popen(["yes", "x" * 999], stdout=output.theirs) as script:
+    with subprocess.Popen(["yes", "x" * 999], stdout=output.script_end) as script:
         while output.size < 1 << 20:
-            output.read()  # returns, though there is always more
+            output.read_lines()  # returns, though there is always more
         script.kill()
-    while output.read():
+    while output.read_lines():
         pass
-    os.write(output.theirs, b"y" * 500)
-    output.read()
-    assert len(output.rest) + len(output.tail) < 1 << 18 and output.newest(2)[-1].endswith("y" * 9)
+    os.write(output.script_end, b"y" * 500)
+    output.read_lines()
+    assert len(output.partial_line) + len(output.tail) < 1 << 18 and output.newest(2)[-1].endswith(
+        "y" * 9
+    )
     assert len(capfd.readouterr().out) == 10_000

@@ -10,13 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.protocol import Channel
+from tests.fakes.members import changed, member_spec
 from tests.studio import until
 from workflow.collocation import ROOT as REPOSITORY
+from workflow.collocation.member.protocol import Channel
 from workflow.collocation.process_lifetime import all_descendants
 from workflow.collocation.run.environment import dropped, server_environment
-from workflow.collocation.run.fork_client import Server
-from workflow.collocation.run.preloaded import hold
+from workflow.collocation.run.fork_client import ForkServerClient
+from workflow.collocation.run.preloaded import running_fork_server
 
 TRAINER = "tests.torchfree"
 PATIENCE = 300.0  # seconds, for a busy machine; nothing below waits that long when all is well
@@ -25,15 +26,16 @@ PATIENCE = 300.0  # seconds, for a busy machine; nothing below waits that long w
 class Run:
     """A server with torch-free members; keeps every message."""
 
-    def __init__(self, server: Server, folder: Path):
+    def __init__(self, server: ForkServerClient, folder: Path):
         self.server = server
         self.folder = folder
         self.events: list[dict] = []
+        (folder / "manifest.json").touch()  # that of its dataset
 
-    def start(self, member: int, spec: dict | None = None, **model_args):
+    def start(self, member: int, changes: dict | None = None, **model_args):
         model_args.setdefault("step_s", 0.002)
-        whole = {"member": member, "model_args": model_args, "folder": str(self.folder)}
-        self.server.start([whole | (spec or {})], self.folder / f"{member}.log")
+        spec = member_spec(self.folder, index=member, model_args=model_args, warmup_steps=2)
+        self.server.start([changed(spec, **(changes or {}))], self.folder / f"{member}.log")
 
     def of(self, member: int) -> list[dict]:
         return [event for event in self.events if event["member"] == member]
@@ -61,13 +63,13 @@ class Run:
 @pytest.fixture
 def run(tmp_path):
     before = set(psutil.Process().children(recursive=True))  # multiprocessing's tracker, say
-    with Server(tmp_path / "server.log", TRAINER) as server:
+    with ForkServerClient(tmp_path / "server.log", TRAINER) as server:
         yield Run(server, tmp_path)
     assert_gone(*pids_of(server))
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
-def pids_of(server: Server) -> list[int]:
+def pids_of(server: ForkServerClient) -> list[int]:
     return [server.pid, *(m.process.pid for m in server.members.values() if m.process)]
 
 
@@ -132,7 +134,7 @@ def test_three_members_from_start_to_exit(run):
 def test_members_and_what_they_fork_keep_the_lock_that_they_are_given(tmp_path):
     with (tmp_path / "lock").open("w") as ours, (tmp_path / "lock").open("w") as another:
         fcntl.flock(ours, fcntl.LOCK_EX)
-        with Server(tmp_path / "server.log", TRAINER, lock=ours.fileno()) as server:
+        with ForkServerClient(tmp_path / "server.log", TRAINER, lock=ours.fileno()) as server:
             run = Run(server, tmp_path)
             run.start(0, spawn="build")
             run.until_all("warm", 0)
@@ -173,13 +175,13 @@ def test_close_kills_who_is_there_and_what_members_started_ends_with_them(run):
 @contextlib.contextmanager
 def held(folder: Path, trainer: str = TRAINER):
     """The name of a preloaded server, and its process."""
-    with hold(trainer, folder / "preloaded.log") as name:
+    with running_fork_server(trainer, folder / "preloaded.log") as name:
         yield name, psutil.Process(int(name.partition(":")[0]))
 
 
 def trains_by(folder: Path, name: str) -> tuple[str, float]:
     """Whose server a cell trains by that was told of this one, and how long it waited for that."""
-    with Server(folder / "server.log", TRAINER, name, patience=5.0) as server:
+    with ForkServerClient(folder / "server.log", TRAINER, name, import_timeout_s=5.0) as server:
         run = Run(server, folder)
         run.start(0)
         run.until_all("warm", 0)
@@ -210,7 +212,7 @@ def test_an_import_that_fails_is_told(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("import time; time.sleep(1.0); import no_such_module")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(REPOSITORY)]))
     with held(tmp_path, "broken") as (name, _):
-        with Server(tmp_path / "server.log", "broken", name) as server:
+        with ForkServerClient(tmp_path / "server.log", "broken", name) as server:
             with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
                 Run(server, tmp_path).start(0)
 

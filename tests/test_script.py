@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pyarrow.parquet as pq
@@ -15,9 +14,10 @@ import pytest
 pytest.importorskip("torch")
 
 from models import hook  # noqa: E402
-from models.jobs.command import Command  # noqa: E402
-from models.protocol import Channel  # noqa: E402
+from models.jobs.command import ScriptMember  # noqa: E402
+from tests.fakes.members import script_spec  # noqa: E402
 from tests.studio import REPOSITORY, SHORT, study  # noqa: E402
+from workflow.collocation.member.protocol import Channel  # noqa: E402
 from workflow.collocation.record.values import Telemetry, WindowTelemetry  # noqa: E402
 from workflow.collocation.run.cell import gpu_unused  # noqa: E402
 
@@ -239,13 +239,11 @@ def test_a_script_that_leaves_its_gpu_idle_trains_elsewhere(gracts, fails):
 
 def test_a_script_dies_with_the_process_that_started_it():
     printing = "import time; print('step 1\\nstep 2'); time.sleep(600)"
-    spec = {"run": ["python", "-c", printing], "steps": r"(?P<step>\d+)", "directory": "."}
-    spec |= {"seed": 0, "threads": 1, "forked_s": time.monotonic(), "batch_size": 1}
-    spec |= {"first_step_s": 30, "beside": 1}
+    spec = script_spec(".", ["python", "-c", printing], steps=r"(?P<step>\d+)")
     heard, told = os.pipe()
     if (parent := os.fork()) == 0:
         with contextlib.suppress(BaseException):
-            started = Command(spec, Channel(0, os.open(os.devnull, os.O_WRONLY), os.pipe()[0]))
+            started = ScriptMember(spec, Channel(0, os.open(os.devnull, os.O_WRONLY), os.pipe()[0]))
             started.build()
             os.write(told, f"{started.child.pid}\n".encode())
             signal.pause()
@@ -265,7 +263,8 @@ def test_a_users_packages_are_not_hidden_by_ours(tmp_path):
     for name in ("models", "analysis"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-    code = "import subprocess, sys; from models.fork_server import load; load('models.train'); "
+    code = "import subprocess, sys; from models.fork_server import load_trainer; "
+    code += "load_trainer('models.train'); "
     code += "import analysis; print(analysis.__file__, flush=True); "
     code += "subprocess.run([sys.executable, '-c', 'import models; print(models.__file__)'])"
     path = os.pathsep.join(map(str, [REPOSITORY, tmp_path]))  # as run/environment.py has it

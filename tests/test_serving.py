@@ -13,7 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes.members import plain_spec
 from tests.studio import REPOSITORY, study
+from workflow.collocation.member.spec import ServingSpec
 from workflow.collocation.record import latency, step_times
 from workflow.collocation.record.values import PERCENTILES, REQUEST_METRICS, Window
 from workflow.collocation.run import waiting
@@ -68,17 +70,20 @@ def test_a_step_from_the_cache_gives_what_the_whole_text_gives(compiles):
 @needs_second
 def test_what_fails_in_the_thread_of_the_second_engine_ends_the_job():
     torch = pytest.importorskip("torch")
-    from models.jobs.continuous import Continuous
-    from models.jobs.serve import Request
+    from models.jobs.continuous import TransformersEngine
+    from models.jobs.serve import GenerationRequest
     from models.process import is_out_of_memory
 
     def fail(**_):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    engine = Continuous(SECOND["second"], 256, most=12, device=torch.device("cpu"))
+    keys = ("model_args", "requests_per_s", "prompt_tokens", "output_tokens", "slots")
+    serving = ServingSpec(engine="transformers", **{key: TINY[SERVE][key] for key in keys})
+    spec = plain_spec("", kind="serve", job=serving)
+    engine = TransformersEngine(spec, 256, max_tokens=12, device=torch.device("cpu"))
     engine.prepare()
     engine.model.forward = fail
-    engine.take(Request(0, 2))
+    engine.add(GenerationRequest(0, 2))
     with pytest.raises(RuntimeError) as failed:
         while True:
             engine.advance()
@@ -285,8 +290,8 @@ def test_who_waits_at_the_end_is_told_of(served):
         found = record["members"][0]["windows"]["window"]["latency"]
         assert found["answered_share"] < 0.9 and "p99_e2el_ms" not in found
         assert found.get("p99_itl_ms", 1) > 0  # of those that were answered, if any
-        path = served.results / "cells" / cell / latency.FILE
-        at = latency.read(pq.ParquetFile(path).read())[0]["at_ns"]
+        path = served.results / "cells" / cell / latency.REQUESTS_FILE
+        at = latency.read_requests(pq.ParquetFile(path).read())[0]["at_ns"]
         inside = np.sum((at >= window["start_ns"]) & (at < window["end_ns"]))
         assert inside == pytest.approx(2000 * window["seconds"], rel=0.1)
         arrivals.append(np.diff(at[:20]))

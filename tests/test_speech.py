@@ -1,10 +1,14 @@
 """Speech recognition: what its batches hold, that it learns, cells of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
 
+from tests.fakes.members import member_spec
 from tests.studio import REPOSITORY, study
+from workflow.collocation.member.spec import OptimizerSpec
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.load import load_workloads
 
@@ -12,15 +16,16 @@ torch = pytest.importorskip("torch")
 
 from models.data import open_dataset, prepare  # noqa: E402
 from models.data.speech import FRAMES_PER_S, LETTERS, MELS  # noqa: E402
-from models.inputs import BUCKETS  # noqa: E402
+from models.inputs import SPEECH_BUCKETS  # noqa: E402
 from models.jobs.asr import AsrJob, Conformer  # noqa: E402
 
 CATALOGUE = yaml.safe_load((REPOSITORY / "config" / "workloads.yaml").read_text())
 NAME = "tiny_asr_b16"
 TINY = {NAME: CATALOGUE[NAME]}
 CPU = torch.device("cpu")
-SPEC = {"seed": 3, "precision": "tf32", "compile": False, "optimizer": {"lr": 5e-3}}
-SPEC |= {"model_args": CATALOGUE[NAME]["model_args"]}
+SPEC = member_spec(
+    "", seed=3, optimizer=OptimizerSpec(lr=5e-3), model_args=CATALOGUE[NAME]["model_args"]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +44,7 @@ def speech(tmp_path_factory):
 
 
 def source_of(speech, batch_size: int, samples: int = 10**6):
-    return AsrJob.resident(speech.resident(0, samples), SPEC | {"batch_size": batch_size}, CPU)
+    return AsrJob.resident(speech.resident(0, samples), replace(SPEC, batch_size=batch_size), CPU)
 
 
 # -- what a batch holds ----------------------------------------------------------------------------
@@ -55,11 +60,11 @@ def test_a_batch_is_of_one_bucket_and_has_its_seconds_of_audio(speech):
         assert lengths.min() >= 2 * FRAMES_PER_S and lengths.max() <= 16 * FRAMES_PER_S
         assert (counts < lengths / 4).all()  # or CTC could not say them
         shapes.add(tuple(there.shape))
-        if step < BUCKETS:  # the first are one of each, the longest first
+        if step < SPEECH_BUCKETS:  # the first are one of each, the longest first
             assert len(shapes) == step + 1 and there.shape[1] == min(t for _, t in shapes)
         else:
             audio.append(int(lengths.sum()) / FRAMES_PER_S)
-    assert len(shapes) == BUCKETS
+    assert len(shapes) == SPEECH_BUCKETS
     assert np.mean(audio) == pytest.approx(60, rel=0.05) and np.ptp(audio) < 30
 
 
@@ -67,8 +72,8 @@ def test_a_pass_takes_no_utterance_twice_and_the_order_is_the_seeds(speech):
     one, same = source_of(speech, 60), source_of(speech, 60)
     rows = [one.row(step)[1].tolist() for step in range(len(one.plan))]
     assert rows == [same.row(step)[1].tolist() for step in range(len(one.plan))]
-    steps = (len(rows) - BUCKETS) // 16
-    passes = [rows[at : at + steps] for at in (BUCKETS, BUCKETS + steps)]
+    steps = (len(rows) - SPEECH_BUCKETS) // 16
+    passes = [rows[at : at + steps] for at in (SPEECH_BUCKETS, SPEECH_BUCKETS + steps)]
     for each in passes:
         taken = sum(each, [])
         assert len(taken) == len(set(taken)) > 0.7 * len(one.lengths)

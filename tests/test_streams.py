@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.members import member_spec
 from tests.studio import PATIENCE, study, workload
 from tests.test_faults import real_gpu
 from workflow.collocation import sharing
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.sharing.evidence import NotInForce, Report
 from workflow.collocation.sharing.streams import require_own_streams
 from workflow.collocation.study.definition import Study
@@ -30,7 +31,8 @@ class Job:
     """One that takes `steps` steps, each as soon as it may, and then fails or ends."""
 
     def __init__(self, name: str, steps: int, log: list[str], room=lambda: True, error=None):
-        self.spec, self.name, self.steps, self.log = {"cuda_graph": True}, name, steps, log
+        self.spec = member_spec("", cuda_graph=True)
+        self.name, self.steps, self.log = name, steps, log
         self.room, self.error, self.stream, self.phase, self.told = room, error, None, "window", []
         self.channel = self
 
@@ -78,18 +80,16 @@ def trained(folder: Path, digits: Path, *members: int, **more) -> list[dict]:
     """Events and losses of jobs of one server, told to stop one after the other."""
     import numpy as np
 
-    from tests.fakes.data import TINY, member_spec
+    from tests.fakes.data import TINY
 
-    specs, data = [], {"name": "digits", "path": str(digits)}
+    specs, data = [], {"dataset": "digits", "dataset_folder": str(digits)}
     for member in members:
         own = folder / f"{member}-{len(members)}"
         own.mkdir()
-        specs.append(
-            member_spec(own, member=member, warmup_steps=3, warmup_s=0, data=data, **TINY, **more)
-        )
+        specs.append(member_spec(own, index=member, warmup_steps=3, **data, **TINY, **more))
     answers = {"built": "autotune", "autotuned": "warm", "warm": "go"}
     events, left = {member: {} for member in members}, list(members)
-    with Server(folder / "server.log") as server:
+    with ForkServerClient(folder / "server.log") as server:
         server.start(specs, folder / "members.log")
         deadline = time.monotonic() + PATIENCE
         while left:
@@ -104,7 +104,7 @@ def trained(folder: Path, digits: Path, *members: int, **more) -> list[dict]:
                     server.send(member, "stop")
                 elif name == "exited":
                     left.remove(member)
-    losses = [np.load(Path(spec["folder"], "steps.npz"))["loss"] for spec in specs]
+    losses = [np.load(Path(spec.folder, "steps.npz"))["loss"] for spec in specs]
     return [{**events[m], "loss": loss} for m, loss in zip(members, losses, strict=True)]
 
 
@@ -117,10 +117,10 @@ def test_jobs_in_one_process_learn_what_each_learns_alone(tmp_path, data, how):
     if how != "cpu":
         here = {"CUDA_VISIBLE_DEVICES": real_gpu().uuid}
         more |= {"device": "cuda", "sync": False, "environment": here}
-        more |= {"compile": how == "compile", "in_flight_s": 0.0}
+        more |= {"compile": how == "compile", "launched_ahead_s": 0.0}
     [ready] = data.glob("prepared/digits-*/manifest.json")
     [alone] = trained(tmp_path, ready.parent, 0, **more)
-    one, two = trained(tmp_path, ready.parent, 0, 1, process="streams", **more)
+    one, two = trained(tmp_path, ready.parent, 0, 1, on_stream=True, **more)
     if how != "cpu":
         assert one["built"]["stream"] and one["built"]["stream"] != two["built"]["stream"]
     assert one["forked"]["pid"] == two["forked"]["pid"] != alone["forked"]["pid"]

@@ -15,10 +15,12 @@ torch = pytest.importorskip("torch")
 from models import clock, inputs  # noqa: E402
 from models.data.criteo import TABLE_ROWS  # noqa: E402
 from models.graph import GraphedStep, NotCapturable  # noqa: E402
-from models.jobs import dlrm, find  # noqa: E402
+from models.jobs import class_of_kind, dlrm  # noqa: E402
 from models.jobs.dlrm import DlrmJob  # noqa: E402
 from models.jobs.vision import VisionJob, build_model  # noqa: E402
-from tests.fakes.data import DLRM, FakeClicks, FakeImages, member_spec  # noqa: E402
+from tests.fakes.data import DLRM, FakeClicks, FakeImages  # noqa: E402
+from tests.fakes.members import changed, member_spec  # noqa: E402
+from workflow.collocation.member.spec import InputSpec  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -37,7 +39,7 @@ def test_files_are_read_ahead_over_the_end_of_a_pass(workers, ahead):
             os.write(told, bytes([index]))
             return torch.zeros(3, 4, 4, dtype=torch.uint8), index
 
-    spec = {"input": {"workers": workers}, "batch_size": 4, "seed": 1, "channels_last": False}
+    spec = member_spec("", input=InputSpec(mode="files", workers=workers), batch_size=4, seed=1)
     source = inputs.FileImages(Data(), spec, CPU)
     labels = [source.batch(step)[1].tolist() for step in range(len(each))]
     asked, expected = b"", sum(each) + sum((each * 2)[:ahead])
@@ -56,7 +58,7 @@ def test_files_are_read_ahead_over_the_end_of_a_pass(workers, ahead):
 def crops(size: int, margin: int, n: int, batch: int, seed: int) -> inputs.ResidentImages:
     condition = size + margin
     arrays = {"images": np.zeros((n, 3, condition, condition), np.uint8), "labels": np.arange(n)}
-    spec = {"input_size": size, "batch_size": batch, "seed": seed, "channels_last": False}
+    spec = member_spec("", input_size=size, batch_size=batch, seed=seed)
     return inputs.ResidentImages(arrays, spec, CPU)
 
 
@@ -79,7 +81,7 @@ def test_a_pass_shows_each_sample_once_and_seeds_differ():
     assert all(sorted(samples.tolist()) == list(range(32)) for samples in passes)
     assert not torch.equal(*passes)
     assert not torch.equal(crops(4, 2, 32, 8, 2).row(0), source.row(0))
-    drawn = source.drawn  # all crops and both directions occur
+    drawn = source.plan  # all crops and both directions occur
     assert set(drawn[:, 1].tolist()) == {0, 1, 2} and set(drawn[:, 3].tolist()) == {-1, 1}
     assert set(drawn[drawn[:, 3] == 1, 2].tolist()) == {0, 1, 2}
 
@@ -88,7 +90,7 @@ def test_a_pass_shows_each_sample_once_and_seeds_differ():
 def test_resident_batch_is_the_crop_of_the_stored_image(channels_last):
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 10, 10)).astype(np.uint8)
     arrays = {"images": images, "labels": np.arange(5)}
-    spec = {"input_size": 6, "batch_size": 8, "seed": 3, "channels_last": channels_last}
+    spec = member_spec("", input_size=6, batch_size=8, seed=3, channels_last=channels_last)
     source = inputs.ResidentImages(arrays, spec, CPU)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     got, labels = source.batch(2)
@@ -258,16 +260,16 @@ def test_dlrm_shapes_sparse_gradients_and_ids_modulo_rows(tmp_path):
     ids = torch.tensor([[1, 2, 3], [1, 0, 7], [4, 0, 9], [0, 0, 0]])
     same = ids + job.rows * 5
     assert torch.equal(job.loss((dense, ids, label)), job.loss((dense, same, label)))
-    capped = DlrmJob(spec | {"model_args": {**spec["model_args"], "max_rows": 60}}, CPU)
+    capped = DlrmJob(changed(spec, model_args=spec.job.model_args | {"max_rows": 60}), CPU)
     assert [len(table.weight) for table in capped.model.tables] == [50, 3, 60]
     before = job.model.tables[2].weight.detach().clone()
     job.loss((dense, ids, label)).backward()
     assert all(table.weight.grad.is_sparse for table in job.model.tables)
     job.optimizer.step()
-    changed = (job.model.tables[2].weight != before).any(dim=1).nonzero().flatten()
-    assert changed.tolist() == [0, 3, 7, 9]
+    moved = (job.model.tables[2].weight != before).any(dim=1).nonzero().flatten()
+    assert moved.tolist() == [0, 3, 7, 9]
     with pytest.raises(ValueError, match="bottom"):
-        DlrmJob({**spec, "model_args": {**spec["model_args"], "dim": 4}}, CPU)
+        DlrmJob(changed(spec, model_args=spec.job.model_args | {"dim": 4}), CPU)
 
 
 @pytest.mark.parametrize("kind", ["vision", "dlrm"])
@@ -280,8 +282,8 @@ def test_weights_and_order_do_not_depend_on_threads(tmp_path, monkeypatch, kind)
         for count in (1, 4):
             torch.set_num_threads(count)
             torch.rand(count)  # what somebody else draws does not matter
-            job = find(kind)(spec, CPU)
-            source = inputs.open_input(find(kind), dataset, spec, CPU)
+            job = class_of_kind(kind)(spec, CPU)
+            source = inputs.open_input(class_of_kind(kind), dataset, spec, CPU)
             batches = [part for step in (0, 1, 7) for part in source.batch(step)]
             found.append([*job.model.state_dict().values(), *batches])
     finally:
@@ -302,9 +304,9 @@ def test_a_large_table_is_its_first_rows_again_and_again(tmp_path, monkeypatch):
 def test_dlrm_trains_the_same_with_its_tables_in_one(tmp_path, precision):
     """The step that can be captured, beside SGD with sparse gradients. Ids of a batch repeat."""
     spec, seen = member_spec(tmp_path, **DLRM, precision=precision), []
-    source = inputs.ResidentRows(FakeClicks().resident(0, 4096), spec, CPU)
+    source = inputs.ResidentClicks(FakeClicks().resident(0, 4096), spec, CPU)
     for captured in (False, True):
-        job = DlrmJob(spec | {"cuda_graph": captured}, CPU)
+        job = DlrmJob(changed(spec, cuda_graph=captured), CPU)
         losses = [job.step(source.batch(step)).item() for step in range(30)]
         tables = [job.model.weights] if captured else [t.weight for t in job.model.tables]
         seen.append((losses, torch.cat([t.detach() for t in tables])))

@@ -1,6 +1,6 @@
 """A trainer without torch, for drills: the member protocol with sleeps for steps.
 
-spec["model_args"] may hold:
+model_args may hold:
   step_s: seconds per training step (0.01);
   memory_mb: device memory that it wants, where there is a device to have it from (0);
   holds: whether it can be held between steps (1);
@@ -26,6 +26,7 @@ from array import array
 from pathlib import Path
 
 from tests.lies import lie_of
+from workflow.collocation.member.spec import MemberSpec
 
 if "COLLOCATION_FAKE_NVML" in os.environ:  # elsewhere a server is there in half the time
     from tests.fakes import driver, machine
@@ -64,10 +65,10 @@ class Context:
     broken = False  # for all jobs of this process
     building = threading.Lock()
 
-    def __init__(self, spec: dict, memory_mb: int):
+    def __init__(self, spec: MemberSpec, memory_mb: int):
         self.facts = {"device_name": "no device", "device_uuid": None, "sm_count": None}
         self.server = None  # its PID, where this process is an MPS client
-        if "COLLOCATION_FAKE_NVML" not in os.environ or spec.get("device") != "cuda":
+        if "COLLOCATION_FAKE_NVML" not in os.environ or spec.device != "cuda":
             return
         card, _ = machine.chosen(os.environ)
         try:
@@ -155,8 +156,8 @@ class Script:
             time.sleep(0.005)
 
 
-def main(spec: dict, channel) -> int:
-    script = Script(spec.get("model_args", {}), channel._events)
+def main(spec: MemberSpec, channel) -> int:
+    script = Script(getattr(spec.job, "model_args", {}), channel._events)
     try:
         train(spec, channel, script)
     except OutOfMemory as error:
@@ -169,10 +170,10 @@ def main(spec: dict, channel) -> int:
     return 0
 
 
-def together(specs: list[dict], channels: list) -> int:
+def together(specs: list[MemberSpec], channels: list) -> int:
     """A thread for each, as models/streams.py has them of jobs that launch kernel by kernel."""
 
-    def run(spec: dict, channel) -> None:
+    def run(spec: MemberSpec, channel) -> None:
         try:
             code = main(spec, channel)
         except Exception as error:
@@ -188,62 +189,55 @@ def together(specs: list[dict], channels: list) -> int:
     return 0
 
 
-def train(spec: dict, channel, script: Script) -> None:
+def train(spec: MemberSpec, channel, script: Script) -> None:
     script.at("before")
-    print(f"member {spec['member']} in process {os.getpid()}")
+    print(f"member {spec.index} in process {os.getpid()}")
     print(f"from {time.monotonic_ns()}")
-    if spec.get("cores"):
-        os.sched_setaffinity(0, spec["cores"])
+    os.sched_setaffinity(0, spec.cores)
     script.at("build")
     lie = lie_of(spec)
     lie.before_cuda()
     with Context.building:
         context = Context(spec, script.numbers["memory_mb"])
-    if "data" in spec:
-        (Path(spec["data"]["path"]) / "manifest.json").read_bytes()
+    if hasattr(spec.job, "dataset_folder"):
+        (Path(spec.job.dataset_folder) / "manifest.json").read_bytes()
     channel.emit(
         "built",
         pid=os.getpid(),
-        parameters=1000 + spec["member"],
+        parameters=1000 + spec.index,
         parameter_bytes=4000,
         resident_bytes=0,
-        threads=spec.get("threads", 1),
+        threads=spec.threads,
         cores=sorted(os.sched_getaffinity(0)),
         commands=["hold"] * script.numbers["holds"],
-        stream=1000 + spec["member"] if spec.get("process") else None,
+        stream=1000 + spec.index if spec.on_stream else None,
         seconds={"model": 0.0},
         **context.facts,
         descriptors=open_files(),
         group=os.getpgid(0),
-        environment={name: os.environ.get(name) for name in spec.get("environment", {})},
+        environment={name: os.environ.get(name) for name in spec.environment},
     )
 
     losses: list[tuple[int, float]] = []
     ends: list[int] = []
     step_s = script.numbers["step_s"]
-    warmup = spec.get("warmup_steps", 2)
-    batch = spec.get("batch_size", 32)
-    every = spec.get("loss_every", 10)
-
-    seed = spec.get("seed", 0)
+    every = spec.loss_interval_steps
 
     def step() -> None:
         time.sleep(step_s)
         context.synchronise()
         number = warmed + len(ends)
         if number % every == 0:
-            losses.append((number, loss(seed, number)))
+            losses.append((number, loss(spec.seed, number)))
 
     warmed, told = 0, False
-    for index in range(warmup):
+    for index in range(spec.warmup_steps):
         if told := channel.poll() == "stop":  # who is told to stop while it warms up says no more
             break
         step()
         warmed += 1
-        if index == warmup // 2:
+        if index == spec.warmup_steps // 2:
             script.at("warm")
-    if warmup == 0:
-        script.at("warm")
     if not told:
         channel.emit("warm", steps=warmed, step_s=step_s)
 
@@ -267,8 +261,8 @@ def train(spec: dict, channel, script: Script) -> None:
                 context.hurt(lie.kind)
             if ends[-1] - told >= PROGRESS_NS:
                 told = ends[-1]
-                channel.emit("progress", steps=len(ends), samples=len(ends) * batch)
-            if len(ends) == spec.get("work"):
+                channel.emit("progress", steps=len(ends), samples=len(ends) * spec.batch_size)
+            if len(ends) == spec.window_steps:
                 channel.emit("done", t=ends[-1])
                 command = channel.wait()
                 break
@@ -279,7 +273,7 @@ def train(spec: dict, channel, script: Script) -> None:
     context.synchronise()
     print(f"until {time.monotonic_ns()}")
     savez(
-        Path(spec["folder"]) / "steps.npz",
+        Path(spec.folder) / "steps.npz",
         end_ns=array("q", ends),
         wait_ns=array("q", bytes(8 * len(ends))),
         loss_step=array("q", [number for number, _ in losses]),
@@ -288,7 +282,7 @@ def train(spec: dict, channel, script: Script) -> None:
     channel.emit(
         "stopped",
         steps=len(ends),
-        samples=len(ends) * batch,
+        samples=len(ends) * spec.batch_size,
         memory_peak_allocated=None,
         memory_peak_reserved=None,
         data_wait_share=0.0,

@@ -1,4 +1,4 @@
-"""Datasets: real where present, generated in the same on-disk format where not.
+"""Datasets: real where present, generated in the same file format where not.
 
 `python -m models.data prepare NAME --root DATA` makes one ready; `open_dataset` reads it.
 
@@ -14,9 +14,9 @@ from models.data.base import (
     MANIFEST,
     DataError,
     Dataset,
-    contents,
     make_once,
     read_manifest,
+    size_and_fingerprint,
     write_json,
 )
 from models.data.criteo import Criteo
@@ -29,12 +29,12 @@ from workflow.collocation.study.regular_files import read_json
 DATASETS: dict[str, type[Dataset]] = {
     cls.name: cls for cls in (Cifar10, Digits, ImageNet64, ImageNet, Criteo, Sources, Speech)
 }
-# What the manifest says beyond the published record of a dataset.
-PRIVATE = ("format_version", "location", "fingerprint")
+# Keys of the manifest that are not in the published record of a dataset.
+UNPUBLISHED = ("format_version", "location", "fingerprint")
 
 
 def open_dataset(name: str, path: str | Path) -> Dataset:
-    """The dataset prepared in folder `path`; DataError (one line) where there is none."""
+    """The dataset prepared in folder `path`. Raises DataError (one line) where there is none."""
     folder = Path(path)
     if (manifest := read_manifest(name, folder)) is None:
         raise DataError(
@@ -53,11 +53,12 @@ def prepare(
     input_sizes: Sequence[int] = (),
     pin: Path | None = None,
 ) -> dict:
-    """Make a dataset ready under the data folder `root`; returns its record (see the manifest).
+    """Make a dataset ready under the data folder `root`; returns its published record.
 
-    `train` is how many samples to generate; real data are taken whole. A `pin` file fixes the
-    source: obeyed where it exists, written where not. Safe to run twice, also at once. Raises
-    DataError with one line.
+    source: "auto", "real" or "synthetic". train: how many samples to generate; real data are used
+    completely. input_sizes: write caches of resident images of these sizes. pin: a file that fixes
+    the source for a study; it is obeyed where it exists, and written where not. Safe to run twice,
+    also at the same time. Raises DataError with one line.
     """
     cls, root = DATASETS[name], root.absolute()
     pinned = read_json(pin) if pin and pin.exists() else {}
@@ -66,12 +67,14 @@ def prepare(
             f"source is {source!r} but {pin} pins {pinned['source']!r}; "
             f"set source: auto or {pinned['source']}, or remove the pin and its measured cells"
         )
-    chosen, reason = _resolve(cls, root, pinned.get("source", source), pin if pinned else None)
+    chosen, reason = _choose_source(
+        cls, root, pinned.get("source", source), pin if pinned else None
+    )
     reason = pinned.get("reason", reason)
     real = root / name if chosen == "real" and not cls.bundled else None
-    of_real, fingerprint = contents(real) if real else (None, None)
+    real_bytes, fingerprint = size_and_fingerprint(real) if real else (None, None)
     size = train or cls.generated_size
-    about = {
+    manifest = {
         "dataset": name,
         "nominal_train_size": cls.nominal,
         "format_version": DATA_FORMAT,
@@ -86,27 +89,30 @@ def prepare(
         target = root / "prepared" / f"{name}-seed{seed}"
 
     def is_current() -> bool:
-        manifest = read_manifest(name, target)
-        return manifest is not None and manifest["fingerprint"] == about["fingerprint"]
+        present = read_manifest(name, target)
+        return present is not None and present["fingerprint"] == fingerprint
 
     def write(folder: Path) -> None:
         if not real:
             cls.generate(folder, size, seed)
-        found = cls(folder, about).count() | {"bytes": of_real if real else contents(folder)[0]}
-        write_json(folder / MANIFEST, about | found)
+        counts = cls(folder, manifest).count()
+        counts["bytes"] = real_bytes if real else size_and_fingerprint(folder)[0]
+        write_json(folder / MANIFEST, manifest | counts)
 
     make_once(target, is_current, write)
     dataset = open_dataset(name, target)
     for input_size in input_sizes:
         dataset.prepare_resident(input_size)
-    record = {key: value for key, value in dataset.manifest.items() if key not in PRIVATE}
+    record = {key: entry for key, entry in dataset.manifest.items() if key not in UNPUBLISHED}
     record["reason"] = reason
     if pin and not pinned:
         write_json(pin, record)
     return {**record, "path": str(target)}
 
 
-def _resolve(cls: type[Dataset], root: Path, source: str, pin: Path | None) -> tuple[str, str]:
+def _choose_source(
+    cls: type[Dataset], root: Path, source: str, pin: Path | None
+) -> tuple[str, str]:
     """("real" or "synthetic", the reason in one line)."""
     if cls.bundled:
         if source == "synthetic":

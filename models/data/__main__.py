@@ -1,4 +1,7 @@
-"""`python -m models.data prepare NAME --root DATA`: exit 0, or 2 with one line saying why not."""
+"""Makes a dataset ready: `python -m models.data prepare NAME --root DATA`.
+
+Exits with 0, or with 2 and one line that says why not.
+"""
 
 import argparse
 import os
@@ -41,9 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (DataError, OSError) as error:
         print(f"data: {options['name']}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    found = f"{record['source']}, {record['train_size']:,} samples ({record['reason']})"
-    line = f"data: {options['name']}: {found}"
-    # Tied, stdout is its log; who watches must know what is real.
+    summary = f"{record['source']}, {record['train_size']:,} samples ({record['reason']})"
+    line = f"data: {options['name']}: {summary}"
+    # Tied, stdout is the log of a Snakemake job; people must see too which data are real.
     for stream in {sys.stdout, sys.stderr} if tied else {sys.stdout}:
         print(line, file=stream)
     return 0

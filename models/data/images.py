@@ -1,4 +1,4 @@
-"""The image datasets: torchvision's classes read them, a cache holds a part decoded."""
+"""The image datasets: read by torchvision's classes, with a cache of decoded images."""
 
 import math
 import pickle
@@ -14,43 +14,50 @@ from models.data.painter import Painter, parallel, photo_size
 BATCHES = "cifar-10-batches-py"
 TRAIN_FILES = [f"data_batch_{number}" for number in range(1, 6)]
 LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-DIGITS = 1437  # that are trained on
-IMAGES_PER_CLASS = 16  # generated: fewer classes than 1000 where there are few images
-TOGETHER = 32  # images painted by one generator of random numbers
+DIGITS = 1437  # images in the training split
+IMAGES_PER_CLASS = 16  # where images are generated; few images have fewer than 1000 classes
+CHUNK_IMAGES = 32  # painted with one random generator
 
 
 class ImageDataset(Dataset):
     """Image classification.
 
-    `open(transform)`: the training images by torchvision; DataError where files are damaged.
-    `files` yields (image uint8 [3,S,S], augmented, not normalised; label int).
-    `resident` gives {"images": uint8 [n,3,P,P], "labels": int64 [n]} with P = margin(S).
+    `open(transform)` returns the training images by torchvision, and raises DataError where files
+    are damaged. `files` returns a dataset of (image uint8 [3, S, S], augmented, not normalised;
+    label int). `resident` returns "images", uint8 [n, 3, P, P], and "labels", int64 [n], with
+    P = margin(S).
     """
 
     may_be_real = True
     resident_limit: ClassVar[int | None] = None  # most training images in a resident cache
 
     def files(self, input_size: int):
-        """The training images as they are trained on from files, augmented by timm as in the paper.
+        """The training images from files, augmented by timm as in the paper.
 
         RandomResizedCrop (scale .08-1, ratio 3/4-4/3, random interpolation), horizontal flip .5,
-        ColorJitter .4; the paper, too, normalised on the GPU.
+        ColorJitter .4. Like the paper, it leaves normalisation to the GPU.
         """
-        how = {"color_jitter": 0.4, "interpolation": "random", "use_prefetcher": True}
         from models.data.readers import create_transform
 
-        return self.open(create_transform(input_size, is_training=True, **how))
+        transform = create_transform(
+            input_size,
+            is_training=True,
+            color_jitter=0.4,
+            interpolation="random",
+            use_prefetcher=True,
+        )
+        return self.open(transform)
 
     def count(self) -> dict[str, int]:
         train = self.open()
         return {"classes": len(train.classes), "train_size": len(train)}
 
     def prepare_resident(self, input_size: int) -> None:
-        """Decode a seeded random choice of training images to uint8 [n,3,P,P], and their labels."""
+        """Write the cache: a random choice of training images, decoded, and their labels."""
 
         def write(folder: Path) -> None:
             source = self.open()
-            # Shuffled, so that any leading part holds all classes.
+            # The order is random, so that any leading part holds all classes.
             order = np.random.default_rng([self.seed, 0]).permutation(len(source))
             order = order[: self.resident_limit]
             np.save(folder / "train_images.npy", decode(source, order, margin(input_size)))
@@ -60,7 +67,7 @@ class ImageDataset(Dataset):
         make_once(cache, cache.is_dir, write)
 
     def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
-        """The first `samples` of the cache (all, where there are fewer), memory-mapped."""
+        """The first `samples` images of the cache, or all if there are fewer, memory-mapped."""
         cache = self._cache(input_size)
         if not cache.is_dir():
             raise DataError(
@@ -68,8 +75,8 @@ class ImageDataset(Dataset):
                 f"run `python -m models.data prepare {self.name} --input-size {input_size}`"
             )
         return {
-            part: np.load(cache / f"train_{part}.npy", mmap_mode="r")[:samples]
-            for part in ("images", "labels")
+            name: np.load(cache / f"train_{name}.npy", mmap_mode="r")[:samples]
+            for name in ("images", "labels")
         }
 
     def _cache(self, input_size: int) -> Path:
@@ -77,14 +84,14 @@ class ImageDataset(Dataset):
 
 
 def margin(input_size: int) -> int:
-    """Side of a resident image: input size / 0.875 (the usual crop share), up to even."""
+    """Side of a resident image: input size / 0.875, the usual crop, rounded up to an even number."""
     return 2 * math.ceil(input_size * 4 / 7)
 
 
 def fit(image: Image.Image, side: int) -> np.ndarray:
-    """RGB image to uint8 [3,side,side]: resized by its shorter side and centre-cropped.
+    """Resize an RGB image by its shorter side and crop its centre; returns uint8 [3, side, side].
 
-    An image with a side under `side` is padded by reflection instead of being blown up.
+    An image with a side under `side` is padded by reflection, and not enlarged.
     """
     shorter = min(image.size)
     if shorter > side:
@@ -93,19 +100,22 @@ def fit(image: Image.Image, side: int) -> np.ndarray:
     pixels = np.asarray(image)
     top, left = (max(0, length - side) // 2 for length in pixels.shape[:2])
     pixels = pixels[top : top + side, left : left + side]
-    around = [(missing // 2, missing - missing // 2) for missing in side - np.array(pixels.shape)[:2]]
-    return np.pad(pixels, (*around, (0, 0)), mode="reflect").transpose(2, 0, 1)
+    padding = [(0, 0)] * 3
+    for axis in (0, 1):
+        missing = side - pixels.shape[axis]
+        padding[axis] = (missing // 2, missing - missing // 2)
+    return np.pad(pixels, padding, mode="reflect").transpose(2, 0, 1)
 
 
 def decode(source, order: np.ndarray, side: int) -> np.ndarray:
-    """Images of a source, in that order, fitted: uint8 [n,3,side,side]."""
+    """Decode and `fit` the images of a torchvision dataset, in that order: uint8 [n, 3, s, s]."""
     images = np.empty((len(order), 3, side, side), np.uint8)
 
-    def some(rows: np.ndarray) -> None:
+    def decode_rows(rows: np.ndarray) -> None:
         for row in rows:
             images[row] = fit(source[order[row]][0], side)
 
-    parallel(some, np.array_split(np.arange(len(order)), len(order) // 64 + 1))
+    parallel(decode_rows, np.array_split(np.arange(len(order)), len(order) // 64 + 1))
     return images
 
 
@@ -119,17 +129,20 @@ class Cifar10(ImageDataset):
     nominal = generated_size = 50_000
 
     def open(self, transform=None):
-        """torchvision's CIFAR10; what it unpickles is published, by its md5, or was written
-        here.
-        """
-        from models.data.readers import CIFAR10, Written
+        """torchvision's CIFAR10.
 
-        kind = Written if self.data == self.folder else CIFAR10
+        It unpickles only published files, by their md5, and files that were generated here.
+        """
+        from models.data.readers import CIFAR10, GeneratedCifar10
+
+        reader = GeneratedCifar10 if self.data == self.folder else CIFAR10
         try:
-            return kind(self.data, transform=transform)
+            return reader(self.data, transform=transform)
         except RuntimeError:
-            what = f"unpack cifar-10-python.tar.gz there: {BATCHES}/ holds its files, unchanged"
-            raise DataError(f"{self.data} is not the published CIFAR-10; {what}") from None
+            raise DataError(
+                f"{self.data} is not the published CIFAR-10; unpack cifar-10-python.tar.gz there: "
+                f"{BATCHES}/ holds its files, unchanged"
+            ) from None
 
     @classmethod
     def generate(cls, folder: Path, train: int, seed: int) -> None:
@@ -165,19 +178,20 @@ class Digits(Cifar10):
         grey = np.round(digits.images * (255 / 16)).astype(np.uint8)
         images = (Image.fromarray(image).convert("RGB") for image in grey)
         pixels = np.stack([image.resize((32, 32), Image.Resampling.BICUBIC) for image in images])
-        numbers = np.arange(len(pixels))
-        kept = {"train_size": DIGITS, "stratify": digits.target, "random_state": 0}
-        rows = np.array_split(train_test_split(numbers, **kept)[0], len(TRAIN_FILES))
-        parts = [(pixels[part], digits.target[part]) for part in rows]
+        train_rows, _ = train_test_split(
+            np.arange(len(pixels)), train_size=DIGITS, stratify=digits.target, random_state=0
+        )
+        split = np.array_split(train_rows, len(TRAIN_FILES))
+        parts = [(pixels[rows], digits.target[rows]) for rows in split]
         write_batches(folder, parts, [str(digit) for digit in range(10)])
 
 
 def write_batches(
     folder: Path, parts: list[tuple[np.ndarray, np.ndarray]], names: list[str]
 ) -> None:
-    """Write CIFAR-10's files in `folder`.
+    """Write CIFAR-10's files into `folder`.
 
-    parts: pixels uint8 [n,32,32,3] and labels [n] of each of TRAIN_FILES.
+    parts: for each of TRAIN_FILES pixels uint8 [n, 32, 32, 3] and labels [n]. names: of classes.
     """
     files = {"batches.meta": {"label_names": names}}
     for name, (pixels, labels) in zip(TRAIN_FILES, parts, strict=True):
@@ -201,11 +215,12 @@ class ImageNet64(ImageDataset):
 
     def open(self, transform=None):
         """torchvision's ImageFolder."""
-        from models.data.readers import Images, load
+        from models.data.readers import VisibleImageFolder, load_image
 
         try:
-            return Images(str(self.data / "train"), transform, loader=load)
-        except (FileNotFoundError, ValueError) as error:  # no folder, no class, one without images
+            return VisibleImageFolder(str(self.data / "train"), transform, loader=load_image)
+        # There is no folder, no class in it, or a class without images.
+        except (FileNotFoundError, ValueError) as error:
             raise DataError(f"{self.data}: {error}") from None
 
     @classmethod
@@ -215,17 +230,17 @@ class ImageNet64(ImageDataset):
 
         def paint(start: int) -> None:
             rng = np.random.default_rng([seed, 2, 0, start])
-            for number in range(start, min(train, start + TOGETHER)):
+            for number in range(start, min(train, start + CHUNK_IMAGES)):
                 label = number % classes
                 path = folder / "train" / f"n{label + 1:08d}" / f"{number}"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 cls.save(painter, rng, label, path)
 
-        parallel(paint, range(0, train, TOGETHER))
+        parallel(paint, range(0, train, CHUNK_IMAGES))
 
     @staticmethod
     def save(painter: Painter, rng: np.random.Generator, label: int, path: Path) -> None:
-        """Paint one image of a class; `path` is to get its ending."""
+        """Paint one image of a class, and save it under `path` with a suffix."""
         image = Image.fromarray(painter.image(rng, label, 64, 64))
         image.save(path.with_suffix(".png"), compress_level=1)
 

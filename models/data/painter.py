@@ -1,4 +1,4 @@
-"""Seeded images that a network can learn."""
+"""Generated images that a network can learn to classify."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -8,21 +8,21 @@ import numpy as np
 from PIL import Image
 
 TEXTURE_SIDE = 1280
-LONGEST = 1000  # longest side of a photo; leaves the texture room to move
+LONGEST = 1000  # side of a photo; the texture is larger, so that it can be cut anywhere
 
 
 def parallel(function: Callable, items: Iterable) -> list:
-    """Ordered map over the process's cores: threads, as PIL and numpy release the GIL."""
+    """Map in order on all cores of the process, by threads, because PIL and numpy release the GIL."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, items))
 
 
 class Painter:
-    """Images of `classes` kinds: a coarse colour template per class under a natural texture.
+    """Paints images of `classes` kinds: a coarse colour template per class under a texture.
 
-    The texture has the 1/f amplitude spectrum of photographs plus grain (so that JPEG and PNG
-    sizes are like theirs); place, contrast and colour cast vary from image to image. All is a
-    function of the seed and of the generator handed in.
+    The texture has the 1/f amplitude spectrum of photographs plus grain, so that JPEG and PNG files
+    are as large as theirs; its place, contrast and colour cast vary from image to image. An image
+    is a function of the seed and of the generator that is passed.
     """
 
     def __init__(self, classes: int, seed: int):
@@ -31,12 +31,11 @@ class Painter:
         self._texture = _texture(rng)
 
     def image(self, rng: np.random.Generator, label: int, width: int, height: int) -> np.ndarray:
-        """uint8 [height,width,3]."""
+        """One image of class `label`, uint8 [height, width, 3]."""
         top = rng.integers(TEXTURE_SIDE - height)
         left = rng.integers(TEXTURE_SIDE - width)
-        pixels = self._texture[top : top + height, left : left + width] * np.int16(
-            rng.integers(8, 25)
-        )
+        contrast = np.int16(rng.integers(8, 25))
+        pixels = self._texture[top : top + height, left : left + width] * contrast
         pixels >>= 4
         template = Image.fromarray(self._grids[label])
         template = template.resize((width, height), Image.Resampling.BICUBIC)
@@ -46,7 +45,7 @@ class Painter:
 
 
 def _texture(rng: np.random.Generator) -> np.ndarray:
-    """int16 [side,side,3] of deviation about 36: 1/f luminance, weaker 1/f colour, grain."""
+    """A texture int16 [side, side, 3], standard deviation about 36: 1/f luminance, colour, grain."""
     side = TEXTURE_SIDE
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :])
     frequency[0, 0] = np.inf
@@ -57,13 +56,12 @@ def _texture(rng: np.random.Generator) -> np.ndarray:
         planes.append(plane / plane.std())
     luminance, *colours = planes
     grain = rng.normal(0, 4, (side, side, 1))
-    return (np.stack([34 * luminance + 12 * colour for colour in colours], -1) + grain).astype(
-        np.int16
-    )
+    texture = np.stack([34 * luminance + 12 * colour for colour in colours], -1) + grain
+    return texture.astype(np.int16)
 
 
 def photo_size(rng: np.random.Generator) -> tuple[int, int]:
-    """(width, height) as ImageNet's photographs have: mostly 500 on the longer side, 4:3."""
+    """A random (width, height) like those of ImageNet: mostly 500 on the longer side, 4:3."""
     longer = 500
     if rng.random() < 0.3:
         longer = int(np.clip(500 * rng.lognormal(0, 0.35), 120, LONGEST))

@@ -1,4 +1,4 @@
-"""Text as bytes: the sources of Python's own library, which are on every machine."""
+"""Text as bytes: the sources of Python's standard library, which every machine has."""
 
 import sysconfig
 from pathlib import Path
@@ -7,11 +7,11 @@ import numpy as np
 
 from models.data.base import DataError, Dataset
 
-SAMPLE = 1024  # bytes that count as one sample
+SAMPLE_BYTES = 1024  # that count as one sample
 
 
 class Sources(Dataset):
-    """`resident` gives {"tokens": uint8 [n, input_size + 1]}, each sequence with the byte after."""
+    """Text; `resident` returns "tokens", uint8 [n, input_size + 1]: a sequence and the next byte."""
 
     name = "sources"
     nominal = generated_size = 4096
@@ -21,16 +21,17 @@ class Sources(Dataset):
     def generate(cls, folder: Path, train: int, seed: int) -> None:
         library = Path(sysconfig.get_path("stdlib"))
         files = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
-        wanted, found = SAMPLE * train, bytearray()
+        size, text = SAMPLE_BYTES * train, bytearray()
         for path in files:
-            if len(found) < wanted:
-                found += path.read_bytes()
-        if len(found) < wanted:
-            raise DataError(f"{library} holds {len(found)} bytes of sources, not {wanted}")
-        np.save(folder / "train.npy", np.frombuffer(bytes(found[:wanted]), np.uint8))
+            if len(text) < size:
+                text += path.read_bytes()
+        if len(text) < size:
+            raise DataError(f"{library} holds {len(text)} bytes of sources, not {size}")
+        np.save(folder / "train.npy", np.frombuffer(bytes(text[:size]), np.uint8))
 
     def count(self) -> dict[str, int]:
-        return {"classes": 256, "train_size": len(np.load(self.data / "train.npy")) // SAMPLE}
+        size = len(np.load(self.data / "train.npy"))
+        return {"classes": 256, "train_size": size // SAMPLE_BYTES}
 
     def resident(self, input_size: int, samples: int) -> dict[str, np.ndarray]:
         text = np.load(self.data / "train.npy")

@@ -5,26 +5,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.data.speech import LETTERS, MELS
-from models.decoder import BASE, rotated
+from models.decoder import rotary_speeds, rotate
 from models.inputs import ResidentSpeech
 from models.jobs.base import Job
+from workflow.collocation.member.spec import MemberSpec
 
-KERNEL = 31  # frames that the convolution of a block sees, as in the paper
+KERNEL = 31  # frames that the convolution of a block covers, as in the paper
 
 
-def feed(dim: int, hidden: int) -> nn.Module:
+def feed_forward(dim: int, hidden: int) -> nn.Module:
     return nn.Sequential(
         nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.SiLU(), nn.Linear(hidden, dim)
     )
 
 
-class Block(nn.Module):
+class ConformerBlock(nn.Module):
     """Attention and a convolution between two halves of a feed-forward layer."""
 
     def __init__(self, dim: int, heads: int, hidden: int):
         super().__init__()
         self.heads = heads
-        self.feeds = nn.ModuleList(feed(dim, hidden) for _ in range(2))
+        self.feeds = nn.ModuleList(feed_forward(dim, hidden) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.convolution = nn.Sequential(
@@ -36,18 +37,22 @@ class Block(nn.Module):
             nn.Conv1d(dim, dim, 1),
         )
 
-    def forward(self, x: Tensor, angles: Tensor, there: Tensor) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:
         x = x + self.feeds[0](x) / 2
         q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        q, k, v = (each.transpose(1, 2) for each in (rotated(q, angles), rotated(k, angles), v))
-        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=there[:, None, None])
+        attended = functional.scaled_dot_product_attention(
+            rotate(q, angles).transpose(1, 2),
+            rotate(k, angles).transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=mask[:, None, None],
+        )
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         x = x + self.convolution(self.norms[1](x).transpose(1, 2)).transpose(1, 2)
         return self.norms[2](x + self.feeds[1](x) / 2)
 
 
 class Conformer(nn.Module):
-    """Frames [b, t, MELS], and which of them are no padding [b, t] → logits [b, t / 4, letters].
+    """Frames [b, t, MELS] and their mask [b, t], false for padding → logits [b, t / 4, letters].
 
     Positions are rotary in place of the paper's relative ones; there is no dropout.
     """
@@ -61,16 +66,15 @@ class Conformer(nn.Module):
             nn.ReLU(),
         )
         self.enter = nn.Linear(dim * MELS // 4, dim)
-        self.blocks = nn.ModuleList(Block(dim, heads, hidden) for _ in range(layers))
+        self.blocks = nn.ModuleList(ConformerBlock(dim, heads, hidden) for _ in range(layers))
         self.head = nn.Linear(dim, LETTERS + 1)
-        steps = torch.arange(0, dim // heads, 2) / (dim // heads)
-        self.register_buffer("speeds", BASE**-steps, persistent=False)
+        self.register_buffer("speeds", rotary_speeds(dim, heads), persistent=False)
 
-    def forward(self, frames: Tensor, there: Tensor) -> Tensor:
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
         x = self.enter(self.shorten(frames[:, None]).transpose(1, 2).flatten(2))
         angles = torch.arange(x.shape[1], device=x.device)[:, None, None] * self.speeds
         for block in self.blocks:
-            x = block(x, angles, there[:, ::4])
+            x = block(x, angles, mask[:, ::4])
         return self.head(x)
 
 
@@ -82,14 +86,15 @@ class AsrJob(Job):
 
     resident = ResidentSpeech
 
-    def build(self, spec: dict, device: torch.device) -> None:
-        self.model = Conformer(**spec["model_args"]).to(device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=spec["optimizer"]["lr"])
+    def build(self, spec: MemberSpec, device: torch.device) -> None:
+        self.model = Conformer(**spec.job.model_args).to(device).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=spec.job.optimizer.lr)
 
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """CTC's, a letter."""
-        frames, there, letters, lengths, counts = batch
+        """The CTC loss per letter."""
+        frames, mask, letters, frame_counts, letter_counts = batch
         with self.autocast():
-            logits = self.model(frames, there)
-        said = logits.float().log_softmax(-1).transpose(0, 1)
-        return functional.ctc_loss(said, letters, (lengths + 3) // 4, counts)
+            logits = self.model(frames, mask)
+        log_probabilities = logits.float().log_softmax(-1).transpose(0, 1)
+        input_lengths = (frame_counts + 3) // 4
+        return functional.ctc_loss(log_probabilities, letters, input_lengths, letter_counts)

@@ -1,8 +1,8 @@
-"""The kind `command`: somebody's own training script, as a child of the training process.
+"""The kind `command`: a training script of the user, run as a child of the member process.
 
-Its steps are those of its optimizer (models/counter), or it calls models/hook.py after each, or
-lines of its output that match a pattern tell of them. The training process starts it, holds it at
-the barrier, writes down when its steps ended, and ends it, with all that it started.
+Steps are counted by its optimizer (models/counter), by its calls of models/hook.py, or by lines of
+its output that match a pattern. The member starts the script, holds it at the barrier, records when
+its steps ended, and ends it with all processes that it started.
 """
 
 import ctypes
@@ -13,39 +13,39 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 from models.clock import save_steps
-from models.jobs.output_steps import Output
+from models.jobs.output_steps import OutputSteps
 from models.jobs.script_output import ScriptOutput
-from models.jobs.script_steps import Hooked, each
-from models.process import says_out_of_memory
-from models.protocol import Channel
+from models.jobs.script_steps import HookedSteps, act_on_living
+from models.process import BuildTimes, says_out_of_memory
+from workflow.collocation.member.protocol import Channel
+from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.process_lifetime import end_with_parent
 
 PROGRESS_S = 0.5
-LOOK_S = 0.01  # between looks at a script that is on its way to the barrier
+LOOK_S = 0.01  # between looks at a script on its way to the barrier
 DRAIN_S = 0.2  # for work in flight of a script that was stopped
 GRACE_S = 5.0  # for the script to end by itself after SIGTERM
 KILLS = 3
-TAIL = 20  # lines of output in which the reason of an end is sought
+TAIL_LINES = 20  # of output, in which the reason of an end is sought
 COUNTER = Path(__file__).resolve().parents[1] / "counter"  # a folder with a sitecustomize
 PR_SET_CHILD_SUBREAPER = 36
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Stopped(Exception):
-    """The conductor said stop."""
+    """The conductor sent `stop`."""
 
 
-class Command:
-    """A script between `build` and `stop`; `phase` says where it is."""
+class ScriptMember:
+    """A script, from its start to its end; `phase` is build, warm, window or stop."""
 
-    def __init__(self, spec: dict, channel: Channel):
+    def __init__(self, spec: MemberSpec, channel: Channel):
         self.spec, self.channel, self.phase = spec, channel, "build"
         self.child: subprocess.Popen | None = None
         self.output = ScriptOutput()
@@ -68,163 +68,178 @@ class Command:
                 self.end()
 
     def build(self) -> None:
-        """Start the script and wait for its first step."""
-        spec, laps = self.spec, [self.spec["forked_s"], time.monotonic()]
-        if spec.get("cores"):
-            os.sched_setaffinity(0, spec["cores"])
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # a double fork leaves us nobody
-        self.steps = (Hooked if spec["steps"] == "auto" else Output)(spec)
+        """Start the script, wait for its first step, send `built`."""
+        spec = self.spec
+        times = BuildTimes(spec.forked_s)
+        times.lap("fork")
+        os.sched_setaffinity(0, spec.cores)
+        # Orphans of the script become our children, so that they can be ended too.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.steps = (HookedSteps if spec.job.steps == "auto" else OutputSteps)(spec)
         self.start()
-        self.until(lambda: self.steps.done)
-        laps.append(time.monotonic())
-        took = [round(later - earlier, 4) for earlier, later in pairwise(laps)]
+        self.wait_until(lambda: self.steps.done)
+        times.lap("script")
         self.channel.emit(
             "built",
             **self.steps.facts,
             script=self.child.pid,
             pid=os.getpid(),
-            threads=spec["threads"],
+            threads=spec.threads,
             cores=sorted(os.sched_getaffinity(0)),
             commands=["hold"],
-            seconds=dict(zip(("fork", "script"), took, strict=True)),
+            seconds=times.seconds,
         )
 
     def start(self) -> None:
-        spec, us = self.spec, os.getpid()
-        words = list(spec["run"])
-        for name in ("seed", "batch_size"):
-            words = [word.replace(f"{{{name}}}", str(spec[name])) for word in words]
-        if words[0] in ("python", "python3"):
-            words[0] = sys.executable
-        environment = dict(os.environ)
-        for ours in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
-            environment.pop(ours, None)  # the first would hide modules in the script's own folder
-        path = [str(COUNTER), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
+        spec, member_pid = self.spec, os.getpid()
+        command = []
+        for word in spec.job.command:
+            word = word.replace("{seed}", str(spec.seed))
+            command.append(word.replace("{batch_size}", str(spec.batch_size)))
+        if command[0] in ("python", "python3"):
+            command[0] = sys.executable
         self.child = subprocess.Popen(
-            words,
-            cwd=spec["directory"],
-            env=environment | dict.fromkeys(THREADS, str(spec["threads"])) | self.steps.environment,
+            command,
+            cwd=spec.job.working_folder,
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
-            stdout=self.output.theirs,
-            stderr=self.output.theirs,
-            pass_fds=spec.get("kept", ()),
-            preexec_fn=lambda: end_with_parent(us),  # in our process group
+            stdout=self.output.script_end,
+            stderr=self.output.script_end,
+            pass_fds=spec.lock_descriptors,
+            preexec_fn=lambda: end_with_parent(member_pid),  # It stays in our process group.
         )
-        self.ended = os.pidfd_open(self.child.pid)
+        self.child_pidfd = os.pidfd_open(self.child.pid)
         self.steps.child = self.child
-        os.close(self.output.theirs)
+        os.close(self.output.script_end)
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the script runs with."""
+        variables = dict(os.environ)
+        # PYTHONSAFEPATH would hide modules in the script's own folder.
+        for name in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
+            variables.pop(name, None)
+        inherited_path = variables.get("PYTHONPATH")
+        path = [str(COUNTER), inherited_path] if inherited_path else [str(COUNTER)]
+        variables["PYTHONPATH"] = os.pathsep.join(path)
+        variables |= dict.fromkeys(THREADS, str(self.spec.threads))
+        return variables | self.steps.environment
 
     def look(self, seconds: float | None) -> str | None:
-        """Wait at most so long for news; a command, if that is what came.
+        """Wait up to `seconds` (None: for ever) for news; returns a command, if one came.
 
-        Raises Stopped when told to stop, and RuntimeError, with what it said last, if the script
-        has ended.
+        Raises Stopped for the command to stop, and RuntimeError, with the script's last words, if
+        the script has ended.
         """
-        news = select.poll()
-        for source in (self.channel.commands, self.ended, self.output.source):
+        poll = select.poll()
+        for source in (self.channel.commands, self.child_pidfd, self.output.our_end):
             if source is not None:
-                news.register(source, select.POLLIN)
-        news.poll(None if seconds is None else seconds * 1000)
-        for line in self.output.read():
-            self.steps.see(line)
+                poll.register(source, select.POLLIN)
+        poll.poll(None if seconds is None else seconds * 1000)
+        for line in self.output.read_lines():
+            self.steps.take_line(line)
         if self.child.poll() is not None:
-            raise RuntimeError(self.how_it_ended())
+            raise RuntimeError(self.end_reason())
         command = self.channel.poll()
         if command == "stop":
             raise Stopped
         return command
 
-    def how_it_ended(self) -> str:
-        """One line: out of memory if its last words say so."""
-        self.output.read()
-        lines = self.output.newest(TAIL)
+    def end_reason(self) -> str:
+        """Why the script ended, in one line."""
+        self.output.read_lines()
+        lines = self.output.newest(TAIL_LINES)
         for line in lines:
             if says_out_of_memory(line):
                 return f"the script: {line}"
-        if (code := self.child.returncode) == 0:
-            said = f"the script ended after {self.steps.done} steps, before it was told to"
-            return f"{said}; give it more to do than it can finish"
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return f"the script ended {how}: {lines[-1] if lines else 'without a word'}"
+        code = self.child.returncode
+        if code == 0:
+            return (
+                f"the script ended after {self.steps.done} steps, before it was told to; "
+                "give it more to do than it can finish"
+            )
+        cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return f"the script ended {cause}: {lines[-1] if lines else 'without a word'}"
 
-    def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until that is so. Raises RuntimeError if no step comes in the time for one."""
-        while not reached():
+    def wait_until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until `is_reached()`. Raises RuntimeError if no step comes in the time for one."""
+        while not is_reached():
             self.look(LOOK_S)
-            if why := self.steps.why_none(self.output):
-                raise RuntimeError(why)
+            if problem := self.steps.problem(self.output):
+                raise RuntimeError(problem)
 
     def warm_up(self) -> None:
-        """At least `warmup_steps`, until `warmup_s` have passed since the first; then hold it."""
-        steps, least = self.steps, self.spec["warmup_steps"]
-        until = time.monotonic() + (self.spec.get("warmup_s") or 0)
-        self.until(lambda: steps.done >= least and time.monotonic() >= until)
-        self.until(steps.hold)
-        self.look(0)
+        """Let the script make its warm-up steps, then hold it; send `warm`."""
+        steps, spec = self.steps, self.spec
+        end_s = time.monotonic() + spec.warmup_s
+        self.wait_until(lambda: steps.done >= spec.warmup_steps and time.monotonic() >= end_s)
+        self.wait_until(steps.hold)
+        self.look(0)  # Take in the lines that came before it stopped.
         pause_s = float(np.diff(steps.ran_ns).max(initial=0)) / 1e9
         self.channel.emit("warm", steps=steps.done, pause_s=pause_s)
 
     def go(self) -> None:
-        """Steps until told to stop, or as many as its `work` is, of which `done` tells."""
-        steps, work = self.steps, self.spec.get("work")
-        self.go_step, told, done, made = steps.done, time.monotonic(), False, 0
-        rose_ns = time.monotonic_ns()
+        """Let the script train until told to stop; after `window_steps`, if any, send `done`."""
+        steps, window_steps = self.steps, self.spec.window_steps
+        self.go_step, reported_s = steps.done, time.monotonic()
+        finished, trained, newest_ns = False, 0, time.monotonic_ns()
         self.channel.emit("started", t=time.monotonic_ns())
-        steps.go(work)
+        steps.go(window_steps)
         while True:
             if self.look(PROGRESS_S / 5) == "hold":
                 self.hold()
-            if (now := steps.done - self.go_step) > made:
-                made, rose_ns = now, time.monotonic_ns()
-            if not done and time.monotonic() - told >= PROGRESS_S:
-                told, samples = time.monotonic(), made * self.spec["batch_size"]
-                self.channel.emit("progress", steps=made, samples=samples, t=rose_ns)
-            if not done and made == work:
-                done = True
-                self.channel.emit("done", t=steps.arrays(steps.done - 1, steps.done)[0][0])
+            window_done = steps.done - self.go_step
+            if window_done > trained:
+                trained, newest_ns = window_done, time.monotonic_ns()
+            if not finished and time.monotonic() - reported_s >= PROGRESS_S:
+                reported_s, samples = time.monotonic(), trained * self.spec.batch_size
+                self.channel.emit("progress", steps=trained, samples=samples, t=newest_ns)
+            if not finished and trained == window_steps:
+                finished = True
+                end_ns, _, _ = steps.arrays(steps.done - 1, steps.done)
+                self.channel.emit("done", t=end_ns[0])
 
     def hold(self) -> None:
-        """Have the script rest until it is told to resume."""
-        self.until(self.steps.hold)
+        """Have the script wait until the command to resume."""
+        self.wait_until(self.steps.hold)
         self.channel.emit("held", steps=self.steps.done - self.go_step)
         while self.look(None) != "resume":
             pass
         self.steps.go(None)
 
     def stop(self) -> None:
-        """End the script, write steps.npz, say what was done."""
-        end = self.steps.done
-        self.rest()
+        """End the script, write steps.npz, send `stopped`."""
+        end_step = self.steps.done
+        self.drain()
         self.end()
-        first = end if self.go_step is None else self.go_step
-        end_ns, *losses = self.steps.arrays(first, end)
-        save_steps(self.spec["folder"], end_ns, [0] * len(end_ns), *losses)
+        first_step = end_step if self.go_step is None else self.go_step
+        end_ns, loss_steps, losses = self.steps.arrays(first_step, end_step)
+        save_steps(self.spec.folder, end_ns, [0] * len(end_ns), loss_steps, losses)
         self.channel.emit("stopped", steps=len(end_ns))
 
-    def rest(self) -> None:
-        """Hold the script again and let the GPU finish its work: under MPS, a process that ends
-        with work in flight can take others with it.
+    def drain(self) -> None:
+        """Hold the script and let the GPU finish its work.
+
+        Under MPS, a process that ends with work in flight can end others too.
         """
-        until = time.monotonic() + GRACE_S
-        while time.monotonic() < until and self.child.poll() is None:
+        end_s = time.monotonic() + GRACE_S
+        while time.monotonic() < end_s and self.child.poll() is None:
             if self.steps.hold():
                 time.sleep(DRAIN_S)
                 return
             time.sleep(LOOK_S)
 
     def end(self) -> None:
-        """End the script and what it started: by SIGTERM, then for sure."""
-        us = psutil.Process()
-        running = us.children(recursive=True)
-        each(running, psutil.Process.terminate)
-        each(running, psutil.Process.resume)
-        until = time.monotonic() + GRACE_S
-        while running and time.monotonic() < until:
+        """End the script and all that it started: by SIGTERM, then by SIGKILL."""
+        member = psutil.Process()
+        running = member.children(recursive=True)
+        act_on_living(running, psutil.Process.terminate)
+        act_on_living(running, psutil.Process.resume)
+        end_s = time.monotonic() + GRACE_S
+        while running and time.monotonic() < end_s:
             _, running = psutil.wait_procs(running, timeout=LOOK_S)
-            self.output.read()  # what it says last must not hold it
-        for _ in range(KILLS):  # what is killed may just have started another
-            left = us.children(recursive=True)
-            each(left, psutil.Process.kill)
-            psutil.wait_procs(left, timeout=GRACE_S)
+            self.output.read_lines()  # A full terminal must not block its last words.
+        for _ in range(KILLS):  # A killed process may just have started another.
+            running = member.children(recursive=True)
+            act_on_living(running, psutil.Process.kill)
+            psutil.wait_procs(running, timeout=GRACE_S)
         self.child.wait()

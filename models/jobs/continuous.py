@@ -1,7 +1,7 @@
-"""The second way to serve: transformers' continuous batching, with the attention of PyTorch.
+"""A serving engine on transformers' continuous batching, with PyTorch's attention.
 
-It works in a thread of its own, which takes in requests and tells when each token was there. It
-launches kernel by kernel, so that its Python may set the pace.
+It works in a thread of its own, which takes in requests and notes when each token was ready. It
+launches kernel by kernel, so that its Python code may limit its speed.
 """
 
 from array import array
@@ -10,78 +10,84 @@ from collections.abc import Collection
 import torch
 
 from models import compat  # noqa: F401  (before transformers, which imports torchvision)
+from workflow.collocation.member.spec import MemberSpec
 
-PAGE = 256  # tokens of a page of its cache, as by default
-MARGIN = 0.15  # of its pages: while fewer are free, it holds back new prompts
+PAGE_TOKENS = 256  # tokens in a page of the cache, the package's default
+MARGIN = 0.15  # of the pages: while fewer are free, it holds back new prompts
 
 
-class Continuous:
-    """Serves with a decoder of the loop's sizes; the arguments and the rest are as of Loop's.
+class TransformersEngine:
+    """Answers requests with a decoder of the sizes of LoopEngine, and has the same methods.
 
-    What fails in its thread is raised as RuntimeError where answers are taken.
+    An error in its thread is raised as RuntimeError by `advance`.
     """
 
-    busy = False  # it does its work by itself
+    busy = False  # It works by itself.
 
-    def __init__(self, spec: dict, vocabulary: int, most: int, device: torch.device):
+    def __init__(self, spec: MemberSpec, vocabulary: int, max_tokens: int, device: torch.device):
         import transformers
 
-        size, slots = spec["model_args"], spec["slots"]
+        serving, sizes = spec.job, spec.job.model_args
         config = transformers.LlamaConfig(
             vocab_size=vocabulary,
-            hidden_size=size["dim"],
-            intermediate_size=size["hidden"],
-            num_hidden_layers=size["layers"],
-            num_attention_heads=size["heads"],
+            hidden_size=sizes["dim"],
+            intermediate_size=sizes["hidden"],
+            num_hidden_layers=sizes["layers"],
+            num_attention_heads=sizes["heads"],
         )
-        kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=kind)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
         self.model = model.to(device).eval()
-        pages = -(-(spec["prompt_tokens"] + most) // PAGE) * slots
-        blocks = round(pages / (1 - MARGIN)) + 1
-        self.bytes = 2 * kind.itemsize * size["dim"] * size["layers"] * PAGE * blocks
-        # Left alone it takes nine tenths of the memory that is free, computes equal prompts once,
-        # and may download kernels.
+        pages_per_slot = -(-(serving.prompt_tokens + max_tokens) // PAGE_TOKENS)
+        pages = round(pages_per_slot * serving.slots / (1 - MARGIN)) + 1
+        page_bytes = 2 * dtype.itemsize * sizes["dim"] * sizes["layers"] * PAGE_TOKENS
+        self.bytes = page_bytes * pages
+        # By default it takes nine tenths of the free memory, computes equal prompts once, and may
+        # download kernels.
         batching = transformers.ContinuousBatchingConfig(
-            num_blocks=blocks,
-            max_batch_tokens=spec["prompt_tokens"] + slots,
-            max_requests_per_batch=slots,
+            num_blocks=pages,
+            max_batch_tokens=serving.prompt_tokens + serving.slots,
+            max_requests_per_batch=serving.slots,
             allow_block_sharing=False,
             safety_margin=MARGIN,
         )
-        batching.auto_switch_to_flash = False  # which older versions do not know
+        batching.auto_switch_to_flash = False  # Older versions do not know this argument.
         # No token ends an answer.
         greedy = transformers.GenerationConfig(do_sample=False, eos_token_id=-1)
         self.manager = self.model.init_continuous_batching(greedy, batching)
-        self.prompt, self.asked = [0] * spec["prompt_tokens"], {}
+        self.prompt = [0] * serving.prompt_tokens
+        self.pending = {}  # requests by the package's id
 
     def prepare(self) -> None:
         self.manager.warmup()
         self.manager.start()
 
-    def take(self, request) -> None:
-        wanted = {"max_new_tokens": request.tokens, "record_timestamps": True}
-        self.asked[self.manager.add_request(self.prompt, **wanted)] = request
+    def add(self, request) -> None:
+        request_id = self.manager.add_request(
+            self.prompt, max_new_tokens=request.tokens, record_timestamps=True
+        )
+        self.pending[request_id] = request
 
     def advance(self) -> Collection:
-        alive, found = self.manager.is_running(), []
-        while told := self.manager.get_result(timeout=0):
-            if told.error:
-                raise RuntimeError(told.error)
-            found.append(self._timed(told))
+        """Returns the requests that were finished since the last call."""
+        alive = self.manager.is_running()
+        finished = self._answered(raise_errors=True)
         if not alive:
             raise RuntimeError("transformers' thread has ended")
-        return found
+        return finished
 
     def end(self) -> Collection:
         self.manager.stop(hard_stop=True)
-        begun = []
-        while told := self.manager.get_result(timeout=0):
-            begun.append(self._timed(told))
-        return *begun, *self.asked.values()
+        return *self._answered(raise_errors=False), *self.pending.values()
 
-    def _timed(self, told):
-        """The request that this answer is of; its clock is the monotonic one."""
-        request = self.asked.pop(told.request_id)
-        request.times = array("q", [round(t * 1e9) for t in told.timestamps])
-        return request
+    def _answered(self, raise_errors: bool) -> list:
+        """The requests whose answers are ready, with the times of their tokens."""
+        requests = []
+        while answer := self.manager.get_result(timeout=0):
+            if raise_errors and answer.error:
+                raise RuntimeError(answer.error)
+            request = self.pending.pop(answer.request_id)
+            # Its clock is the monotonic one.
+            request.token_ns = array("q", [round(t * 1e9) for t in answer.timestamps])
+            requests.append(request)
+        return requests

@@ -1,4 +1,4 @@
-"""Steps of somebody else's script by a pattern over its output, and how it is held."""
+"""Steps of a user's script, counted by a pattern over its output."""
 
 import re
 import time
@@ -9,150 +9,169 @@ import psutil
 
 from models import hook
 from models.jobs.script_output import ScriptOutput
-from models.jobs.script_steps import each
+from models.jobs.script_steps import act_on_living
+from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.process_lifetime import process_trees
 
-STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-TOGETHER_NS = 5_000_000  # lines that arrive within it arrive at one time
-# More steps between two lines than so many times the usual rate, and the most so far, are a jump.
-JUMP_RATE, JUMP_MOST, JUMP_AFTER = 20, 10, 5  # the last: lines that must have been seen
-MOST_RATE = 20_000  # steps/s; no training makes more
-SHOWN = 75  # characters of a line in a message
+NOT_RUNNING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+TOGETHER_NS = 5_000_000  # Lines that arrive within this time count as simultaneous.
+# A jump of the counter is JUMP_RATE times the steps of the usual rate and JUMP_MOST times the most
+# so far, once JUMP_AFTER lines have come.
+JUMP_RATE, JUMP_MOST, JUMP_AFTER = 20, 10, 5
+MAX_STEPS_PER_S = 20_000  # No training makes more.
+MAX_SHOWN = 75  # characters of a line in a message
 WHOLE = re.compile(r"\d+|\d{1,3}([,_]\d{3})+")
-GOES_ON = re.compile(r"\d|\.\d|[kKMG](?![A-Za-z])")  # a number, after the group's end
+GOES_ON = re.compile(r"\d|\.\d|[kKMG](?![A-Za-z])")  # A number, after the end of the group.
 THOUSANDS = re.compile(r"[,_']\d{3}")
-EXACT = "count by steps: auto"
+ADVICE = "count by steps: auto"
 
 
-class Output:
-    """Steps by lines that match a pattern, whose group `step` is a counter of them.
+class OutputSteps:
+    """Steps by lines that match a pattern, whose group `step` is a counter of steps.
 
-    One counter that rises by what was done since the line before; between lines steps are evenly
-    spaced over the time in which the script was not held. Its first number is no step. Where a
-    group `total` is the length of a pass, the counter may begin anew at the end of one. Anything
-    else is no counter of steps: RuntimeError, with the line.
+    A line adds the rise of the counter since the line before; these steps are evenly spaced over
+    the time in which the script was not held. The first number is no step. Where a group `total` is
+    the length of a pass, the counter may begin again at the end of one. Anything else is no counter
+    of steps, and raises RuntimeError with the line.
     """
 
     environment: dict[str, str] = {}
-    facts: dict = {}  # of its device it says nothing
+    facts: dict = {}  # The script reports nothing about its device.
 
-    def __init__(self, spec: dict):
-        self.pattern = re.compile(spec["steps"])
-        self.most_s = spec["first_step_s"] * spec["beside"]
+    def __init__(self, spec: MemberSpec):
+        self.pattern = re.compile(spec.job.steps)
+        self.step_timeout_s = spec.job.step_timeout_s
         self.number = self.total = self.lowest = None
-        # When lines came, in ns of the time that it ran, and how many steps had been made by then.
-        self.ran_ns, self.made = array("q"), array("q")
-        self.lines = self.most = self.together_ns = 0
-        self.holds: list[tuple[int, int]] = []  # when, of that time, and for how many ns
+        # When lines came, in ns of the time that the script ran, and how many steps had been made.
+        self.ran_ns, self.steps_made = array("q"), array("q")
+        self.lines = self.most_steps = self.last_ns = 0
+        self.holds: list[tuple[int, int]] = []  # (when, for how long), ns of the time that it ran
         self.held_ns: int | None = None
 
     @property
     def done(self) -> int:
-        """Steps made so far, as far as it has told."""
-        return self.made[-1] if self.made else 0
+        """Steps made so far, according to the output."""
+        return self.steps_made[-1] if self.steps_made else 0
 
-    def see(self, line: str) -> None:
-        """Take in a line that has just come. Raises RuntimeError if its number cannot be right."""
-        found = self.pattern.search(line)
-        if not found or found["step"] is None:
+    def take_line(self, line: str) -> None:
+        """Count the steps of a new line. Raises RuntimeError if its number cannot be right."""
+        match = self.pattern.search(line)
+        if not match or match["step"] is None:
             return
-        number, total = _whole(found, "step"), self.total
-        if found.groupdict().get("total"):
-            total = _whole(found, "total")
+        number, total = _whole_number(match, "step"), self.total
+        if match.groupdict().get("total"):
+            total = _whole_number(match, "total")
         if self.total not in (None, total):
             raise _wrong(f"changed its total from {self.total} to {total}", line)
-        steps = 0 if self.number is None else self._since(number, total, line)
-        now = (self.held_ns or time.monotonic_ns()) - sum(took for _, took in self.holds)
-        self._has_not_jumped(steps, now, line)
+        steps = 0 if self.number is None else self._rise(number, total, line)
+        now_ns = (self.held_ns or time.monotonic_ns()) - self._total_held_ns()
+        self._check_jump(steps, now_ns, line)
         self.number, self.total, self.lines = number, total, self.lines + 1
         self.lowest = number if self.lowest is None else min(number, self.lowest)
-        self.most = max(self.most, steps)
-        if not self.made or (steps and now - self.together_ns > TOGETHER_NS):
-            self.together_ns = now
-            self.ran_ns.append(now)
-            self.made.append(self.done + steps)
+        self.most_steps = max(self.most_steps, steps)
+        if not self.steps_made or (steps and now_ns - self.last_ns > TOGETHER_NS):
+            self.last_ns = now_ns
+            self.ran_ns.append(now_ns)
+            self.steps_made.append(self.done + steps)
         elif steps:
-            self.ran_ns[-1] = now
-            self.made[-1] += steps
+            self.ran_ns[-1] = now_ns
+            self.steps_made[-1] += steps
 
-    def _since(self, number: int, total: int | None, line: str) -> int:
+    def _total_held_ns(self) -> int:
+        return sum(duration_ns for _, duration_ns in self.holds)
+
+    def _rise(self, number: int, total: int | None, line: str) -> int:
         """Steps since the line before."""
         if number >= self.number:
             return number - self.number
-        from_0 = self.number == (total or 0) - 1 and 0 in (number, self.lowest)
-        if self.number != total and not from_0:
-            of = " (name the group total if passes end)" if total is None else f" of {total}"
-            fell = f"fell from {self.number} to {number}"
-            raise _wrong(f"{fell}, not at the end of a pass{of}", line)
+        counts_from_0 = self.number == (total or 0) - 1 and 0 in (number, self.lowest)
+        if self.number != total and not counts_from_0:
+            of_total = " (name the group total if passes end)" if total is None else f" of {total}"
+            fall = f"fell from {self.number} to {number}"
+            raise _wrong(f"{fall}, not at the end of a pass{of_total}", line)
         return total - self.number + number
 
-    def _has_not_jumped(self, steps: int, now: int, line: str) -> None:
-        made = self.done + steps
-        ran_s = (now - self.ran_ns[0]) / 1e9 if self.made else 0
-        if made > min(hook.STEPS, MOST_RATE * max(ran_s, 1)):
-            raise _wrong(f"rose by {made}: something other than steps", line)
-        if steps <= JUMP_MOST * self.most or self.lines <= JUMP_AFTER:
+    def _check_jump(self, steps: int, now_ns: int, line: str) -> None:
+        """Raise RuntimeError for a rise that no training makes."""
+        total_steps = self.done + steps
+        ran_s = (now_ns - self.ran_ns[0]) / 1e9 if self.steps_made else 0
+        if total_steps > min(hook.STEPS, MAX_STEPS_PER_S * max(ran_s, 1)):
+            raise _wrong(f"rose by {total_steps}: something other than steps", line)
+        if steps <= JUMP_MOST * self.most_steps or self.lines <= JUMP_AFTER:
             return
-        usual = self.done / max(self.ran_ns[-1] - self.ran_ns[0], 1)
-        if steps > JUMP_RATE * usual * (now - self.ran_ns[-1]):
+        steps_per_ns = self.done / max(self.ran_ns[-1] - self.ran_ns[0], 1)
+        if steps > JUMP_RATE * steps_per_ns * (now_ns - self.ran_ns[-1]):
             raise _wrong(f"jumped from {self.number} by {steps}, as of two counters", line)
 
-    def why_none(self, output: ScriptOutput) -> str | None:
-        """Why there was no step for so long after it first printed; None if there was one, or one
-        may still come: after a first number, the second may be as far away.
+    def problem(self, output: ScriptOutput) -> str | None:
+        """Why there was no step for too long; None if there was one, or one may still come.
+
+        After a first number, the second may take as long again.
         """
-        since = self.together_ns / 1e9 if self.made else output.began_s
-        if since is None or self.done or self.lines == 1 or time.monotonic() - since < self.most_s:
+        since_s = self.last_ns / 1e9 if self.steps_made else output.began_s
+        if since_s is None or self.done or self.lines == 1:
             return None
-        what = f"no line matched {_shown(self.pattern.pattern)}"
+        if time.monotonic() - since_s < self.step_timeout_s:
+            return None
+        reason = f"no line matched {_shortened(self.pattern.pattern)}"
         if self.lines:
-            what = f"the group step stayed {self.number}"
-        ways = f"mend the pattern, {EXACT}, or raise first_step_s"
-        said = " | ".join(map(_shown, output.newest(3)))
-        return f"{what} for {self.most_s:g} s: {ways}. It said last: {said}"
+            reason = f"the group step stayed {self.number}"
+        lines = " | ".join(_shortened(line) for line in output.newest(3))
+        return (
+            f"{reason} for {self.step_timeout_s:g} s: mend the pattern, {ADVICE}, or raise "
+            f"first_step_s. It said last: {lines}"
+        )
 
     def hold(self) -> bool:
-        """Stop the script and what it started where they are; True once they are."""
+        """Stop the script and all that it started (SIGSTOP); True once they are stopped."""
         self.held_ns = self.held_ns or time.monotonic_ns()
-        statuses = each(
-            process_trees([self.child.pid]), lambda process: process.suspend() or process.status()
-        )
-        return all(status in STILL for status in statuses)
+        processes = process_trees([self.child.pid])
+        act_on_living(processes, psutil.Process.suspend)
+        statuses = act_on_living(processes, psutil.Process.status)
+        return all(status in NOT_RUNNING for status in statuses)
 
-    def go(self, work: None) -> None:
-        """Let it go on. It cannot be held after a number of steps: lines tell of them too late."""
-        before = sum(took for _, took in self.holds)
-        self.holds.append((self.held_ns - before, time.monotonic_ns() - self.held_ns))
+    def go(self, window_steps: None) -> None:
+        """Let the script go on. It cannot be held after some steps: its lines come too late."""
+        held_after_ns = self.held_ns - self._total_held_ns()
+        self.holds.append((held_after_ns, time.monotonic_ns() - self.held_ns))
         self.held_ns = None
-        each(process_trees([self.child.pid]), psutil.Process.resume)
+        act_on_living(process_trees([self.child.pid]), psutil.Process.resume)
 
     def arrays(self, first: int, end: int) -> tuple:
         """Times of steps first ≤ step < end, but of none before it was last held; no losses."""
         if end <= first:
             return [], [], []
-        ran = np.interp(np.arange(first + 1, end + 1), self.made, self.ran_ns)
-        ran = np.rint(ran[ran > self.holds[-1][0]]).astype(np.int64)
-        return sum((took * (ran > at) for at, took in self.holds), ran), [], []
+        steps = np.arange(first + 1, end + 1)
+        ran_ns = np.interp(steps, self.steps_made, self.ran_ns)
+        ran_ns = np.rint(ran_ns[ran_ns > self.holds[-1][0]]).astype(np.int64)
+        end_ns = ran_ns.copy()
+        for held_after_ns, duration_ns in self.holds:
+            end_ns += duration_ns * (ran_ns > held_after_ns)
+        return end_ns, [], []
 
 
-def _whole(found: re.Match, group: str) -> int:
-    """The number in a group. Raises RuntimeError if it is none, or a part of one."""
-    line, text = found.string, found[group].strip()
-    start, end = found.span(group)
+def _whole_number(match: re.Match, group: str) -> int:
+    """The number in a group. Raises RuntimeError if it is none, or only a part of one."""
+    line, text = match.string, match[group].strip()
+    start, end = match.span(group)
     if not WHOLE.fullmatch(text):
         raise _wrong(f"'{text}' is no whole number", line)
-    after = THOUSANDS.match(line, end) if found.end() == end else None
-    if after or GOES_ON.match(line, end) or line[:start][-1:].isdigit():
+    more_digits = match.end() == end and THOUSANDS.match(line, end)
+    if more_digits or GOES_ON.match(line, end) or line[:start][-1:].isdigit():
         raise _wrong(f"'{text}' is a part of a number", line)
     return int(re.sub("[,_]", "", text))
 
 
-def _wrong(what: str, line: str) -> RuntimeError:
-    ways = f"give a stricter pattern, or {EXACT}"
-    return RuntimeError(f"the script's count {what}: {ways}; the line: {_shown(line)}")
+def _wrong(problem: str, line: str) -> RuntimeError:
+    return RuntimeError(
+        f"the script's count {problem}: give a stricter pattern, or {ADVICE}; "
+        f"the line: {_shortened(line)}"
+    )
 
 
-def _shown(text: str) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-    text = re.sub(r"([^\w?])\1{3,}", r"\1", text)  # a bar
-    return f"'{text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}'"
+def _shortened(text: str) -> str:
+    """The text in quotes, printable, without long bars, and of limited length."""
+    words = " ".join(text.split())
+    text = "".join(character if character.isprintable() else "?" for character in words)
+    text = re.sub(r"([^\w?])\1{3,}", r"\1", text)
+    return f"'{text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + '…'}'"

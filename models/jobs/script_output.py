@@ -1,4 +1,4 @@
-"""What somebody else's script prints: read from a terminal of its own, into a log that ends."""
+"""The output of a user's script: read from a terminal, and copied into a log of limited size."""
 
 import os
 import re
@@ -7,57 +7,58 @@ import time
 import tty
 from contextlib import suppress
 
-LOG = 10 << 20  # bytes of output that go to the log
-LINE = 1 << 14  # bytes of a line that are kept while it has no end
-READS = 64  # in one look: who prints without end must not keep us from commands
-SIZE = (50, 200)  # rows and columns: a narrow terminal has progress bars cut
-# Progress bars begin a line anew by a carriage return, or by moving the cursor.
-END = re.compile(rb"[\r\n]|\x1b\[[\d;]*[A-Hf]")
-CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\].*?(?:\x07|\x1b\\)|[@-Z\\^_=>])")  # as of colours
+MAX_LOG = 10 << 20  # bytes of output that go to the log
+MAX_LINE = 1 << 14  # bytes that are buffered of a line without an end
+MAX_READS = 64  # in one call: a script that prints without end must not keep us from commands
+TERMINAL_SIZE = (50, 200)  # rows and columns: in a narrow terminal, progress bars are cut
+# Progress bars begin a line again by a carriage return, or by moving the cursor.
+LINE_END = re.compile(rb"[\r\n]|\x1b\[[\d;]*[A-Hf]")
+# Terminal codes, such as those of colours.
+CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\].*?(?:\x07|\x1b\\)|[@-Z\\^_=>])")
 
 
 class ScriptOutput:
-    """A script's stdout and stderr, which go on to our own stdout (the log).
+    """A script's stdout and stderr, which are copied to our own stdout (the log).
 
-    They are a terminal, without which C and Python hold lines back in blocks. `theirs` is the
-    script's end, and `source` ours to wait on; None once the script has closed its own.
+    They are a terminal, because C and Python otherwise hold lines back in blocks. `script_end` and
+    `our_end` are its descriptors; `our_end` is None once the script has closed the other.
     """
 
     def __init__(self):
-        self.source, self.theirs = os.openpty()
-        tty.setraw(self.theirs)
-        termios.tcsetwinsize(self.theirs, SIZE)
-        os.set_blocking(self.source, False)
-        self.began_s: float | None = None  # when it first printed, on the monotonic clock
-        self.rest, self.tail, self.size = b"", b"", 0
+        self.our_end, self.script_end = os.openpty()
+        tty.setraw(self.script_end)
+        termios.tcsetwinsize(self.script_end, TERMINAL_SIZE)
+        os.set_blocking(self.our_end, False)
+        self.began_s: float | None = None  # monotonic time of the first output
+        self.partial_line, self.tail, self.size = b"", b"", 0
 
-    def read(self) -> list[str]:
-        """The lines that have ended since the last call, without codes of colour."""
+    def read_lines(self) -> list[str]:
+        """The lines that have ended since the last call, without terminal codes."""
         lines: list[bytes] = []
-        for _ in range(READS):
+        for _ in range(MAX_READS):
             try:
-                data = os.read(self.source, 1 << 16) if self.source is not None else b""
+                chunk = os.read(self.our_end, 1 << 16) if self.our_end is not None else b""
             except BlockingIOError:
                 break
-            except OSError:  # nobody has its other end open
-                data = b""
-            if not data:
-                self.source = None
+            except OSError:  # Nobody has the other end open.
+                chunk = b""
+            if not chunk:
+                self.our_end = None
                 break
             self.began_s = self.began_s or time.monotonic()
-            with suppress(OSError):  # a full disk does not end a measurement
-                os.write(1, data[: max(LOG - self.size, 0)])
-            self.size += len(data)
-            self.tail = (self.tail + data)[-LINE:]
-            first, *others = END.split(data)
-            *ended, self.rest = [self.rest + first, *others]
-            self.rest = self.rest[-LINE:]
-            lines += ended
+            with suppress(OSError):  # A full disk does not end a measurement.
+                os.write(1, chunk[: max(MAX_LOG - self.size, 0)])
+            self.size += len(chunk)
+            self.tail = (self.tail + chunk)[-MAX_LINE:]
+            pieces = LINE_END.split(chunk)
+            pieces[0] = self.partial_line + pieces[0]
+            self.partial_line = pieces.pop()[-MAX_LINE:]
+            lines += pieces
         return [_plain(line) for line in lines if line]
 
     def newest(self, count: int) -> list[str]:
         """The last lines that are not empty, oldest first."""
-        lines = (_plain(line).strip() for line in END.split(self.tail))
+        lines = [_plain(line).strip() for line in LINE_END.split(self.tail)]
         return [line for line in lines if line][-count:]
 
 

@@ -1,4 +1,4 @@
-"""Steps that a script, or its optimizer, tells of itself, and how it is held at the barrier."""
+"""Steps that a script, or its optimizer, reports through models/hook.py."""
 
 import json
 import mmap
@@ -12,95 +12,97 @@ import psutil
 
 from models import hook
 from models.jobs.script_output import ScriptOutput
+from workflow.collocation.member.spec import MemberSpec
 
 FOREVER = 1 << 62
 
 
-class Hooked:
-    """Steps told by models/hook.py in memory that we share: by the script's optimizer, or by two
-    lines in the script.
+class HookedSteps:
+    """Steps that models/hook.py writes into memory which this process shares with the script.
+
+    `environment`: the variables by which the script finds that memory.
     """
 
-    def __init__(self, spec: dict):
-        memory = os.memfd_create("steps")
-        os.truncate(memory, hook.SIZE)
-        self.memory, self.every = mmap.mmap(memory, hook.SIZE), spec["loss_every"]
+    def __init__(self, spec: MemberSpec):
+        memory_fd = os.memfd_create("steps")
+        os.truncate(memory_fd, hook.SIZE)
+        self.memory, self.loss_interval = mmap.mmap(memory_fd, hook.SIZE), spec.loss_interval_steps
         self.header, self.times, self.losses = hook.views(self.memory)
-        gate, self.gate = os.pipe()
-        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, self.every
-        self.header[hook.SYNC] = int(spec["sync"])
-        self.header[hook.AHEAD] = round(1e9 * (spec.get("in_flight_s") or 0))
-        self.most_s = spec["first_step_s"] * spec["beside"]
-        self.seen, self.since = None, 0.0
-        self.environment = {hook.VARIABLE: f"{os.getpid()} {memory} {gate}"}
+        script_gate, self.gate = os.pipe()
+        self.header[hook.LIMIT], self.header[hook.EVERY] = FOREVER, self.loss_interval
+        self.header[hook.SYNC] = int(spec.implementation.sync)
+        self.header[hook.AHEAD] = round(1e9 * (spec.launched_ahead_s or 0))
+        self.step_timeout_s = spec.job.step_timeout_s
+        self._last_progress, self._progressed_s = None, 0.0
+        self.environment = {hook.VARIABLE: f"{os.getpid()} {memory_fd} {script_gate}"}
 
-    def see(self, line: str) -> None:
-        """What it prints tells nothing of steps."""
+    def take_line(self, line: str) -> None:
+        """Ignore a line of output: it contains no steps."""
 
-    def why_none(self, output: ScriptOutput) -> str | None:
-        """None while steps come; once there was none for too long why, as far as one can see from
-        here, and what to do.
-        """
-        seen, now = (self.header[hook.STAGE], self.done), time.monotonic()
-        if seen != self.seen:
-            self.seen, self.since = seen, now
-        if now - self.since < self.most_s:
+    def problem(self, output: ScriptOutput) -> str | None:
+        """Why no step came for too long, and what to do about it; None while steps come."""
+        stage, now = self.header[hook.STAGE], time.monotonic()
+        if (stage, self.done) != self._last_progress:
+            self._last_progress, self._progressed_s = (stage, self.done), now
+        if now - self._progressed_s < self.step_timeout_s:
             return None
-        if seen[0] == hook.CAPTURED:
-            said = "its optimizer was captured in a CUDA graph, and a replay tells nobody"
+        if stage == hook.CAPTURED:
+            reason = "its optimizer was captured in a CUDA graph, and a replay tells nobody"
         elif self.done:
-            said = f"after {self.done} steps no optimizer has made another"
-        elif seen[0] == hook.TORCH:
-            said = "torch is loaded, and no optimizer of torch.optim has made a step"
-        elif seen[0] == hook.PYTHON:
-            said = "Python runs, and has not loaded torch"
+            reason = f"after {self.done} steps no optimizer has made another"
+        elif stage == hook.TORCH:
+            reason = "torch is loaded, and no optimizer of torch.optim has made a step"
+        elif stage == hook.PYTHON:
+            reason = "Python runs, and has not loaded torch"
         else:
-            said = (
+            reason = (
                 "no Python with the counter runs in it (no Python at all, python -S, -I or -E, or "
                 "PYTHONPATH was set anew)"
             )
         lines = " | ".join(output.newest(3))
         return (
-            f"no step for {self.most_s:g} s: {said}. Is it the right script? Call models.hook.step "
-            "after each step (docs/own-job.md), give a pattern of its output as `steps`, or a "
-            "larger first_step_s"
-            f". It said last: {lines or 'nothing'}"
+            f"no step for {self.step_timeout_s:g} s: {reason}. Is it the right script? Call "
+            "models.hook.step after each step (docs/own-job.md), give a pattern of its output as "
+            f"`steps`, or a larger first_step_s. It said last: {lines or 'nothing'}"
         )
 
     @property
     def facts(self) -> dict:
-        """What it says of itself, from its first step on."""
+        """What the script's process reports of itself and its device, from its first step on."""
         return json.loads(self.memory[-hook.FACTS :])
 
     @property
     def done(self) -> int:
+        """Steps made so far."""
         return self.header[hook.DONE]
 
     @property
     def ran_ns(self) -> memoryview:
-        """When its steps ended."""
+        """When each step ended, ns of the monotonic clock."""
         return self.times[: self.done]
 
     def hold(self) -> bool:
-        """Have the script wait in its next step; True once it does."""
+        """Have the script wait in its next step; True once it waits."""
         self.header[hook.LIMIT] = 0
         return bool(self.header[hook.HELD])
 
-    def go(self, work: int | None) -> None:
-        self.header[hook.LIMIT] = self.done + work if work else FOREVER
+    def go(self, window_steps: int | None) -> None:
+        """Let the script go on, for so many steps if they are given."""
+        self.header[hook.LIMIT] = self.done + window_steps if window_steps else FOREVER
         self.header[hook.HELD] = 0
         os.write(self.gate, b"g")
 
     def arrays(self, first: int, end: int) -> tuple:
-        """Times of steps first ≤ step < end; the steps and values of losses of all before end."""
-        kept = [n for n in range(0, end, self.every) if not np.isnan(self.losses[n])]
-        return self.times[first:end], kept, [self.losses[n] for n in kept]
+        """Times of steps first ≤ step < end; step numbers and values of all losses before `end`."""
+        candidates = range(0, end, self.loss_interval)
+        loss_steps = [step for step in candidates if not np.isnan(self.losses[step])]
+        return self.times[first:end], loss_steps, [self.losses[step] for step in loss_steps]
 
 
-def each(processes: list[psutil.Process], act: Callable) -> list:
-    """What `act` gives for each of those that live."""
-    results = []
+def act_on_living(processes: list[psutil.Process], act: Callable) -> list:
+    """The return values of `act` for those of the processes that live."""
+    answers = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            results.append(act(process))
-    return results
+            answers.append(act(process))
+    return answers

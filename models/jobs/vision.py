@@ -1,4 +1,4 @@
-"""Image classifiers: construction by name, and their training step."""
+"""Image classifiers, built by name, and their training step."""
 
 from importlib import import_module
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from models import compat  # noqa: F401  (before timm)
-from models.inputs import FileImages, ResidentImages, layout_of
+from models.inputs import FileImages, ResidentImages, memory_format
 from models.jobs.base import Job
 from models.shared import SharedImages
+from workflow.collocation.member.spec import MemberSpec
 
 import timm  # isort: skip
 from timm.optim import create_optimizer_v2  # isort: skip
@@ -23,8 +24,8 @@ def build_model(name: str, classes: int, input_size: int, model_args: dict) -> n
     if ":" in name:
         module, _, function = name.partition(":")
         return getattr(import_module(module), function)(num_classes=classes, **model_args)
-    cfg = timm.get_pretrained_cfg(name)
-    if cfg is not None and cfg.fixed_input_size and cfg.input_size[-1] != input_size:
+    pretrained = timm.get_pretrained_cfg(name)
+    if pretrained and pretrained.fixed_input_size and pretrained.input_size[-1] != input_size:
         model_args = {"img_size": input_size, **model_args}
     return timm.create_model(name, num_classes=classes, **model_args)
 
@@ -36,34 +37,37 @@ class VisionJob(Job):
     resident = ResidentImages
 
     @classmethod
-    def check(cls, spec: dict, dataset) -> None:
-        """Raise ValueError if the images are of more classes than the model has."""
-        if dataset.classes > spec["classes"]:
-            raise ValueError(f"{dataset.classes} classes of images, {spec['classes']} of the model")
+    def check(cls, spec: MemberSpec, dataset) -> None:
+        """Raise ValueError if the images have more classes than the model."""
+        classes = spec.job.classes
+        if dataset.classes > classes:
+            raise ValueError(f"{dataset.classes} classes of images, {classes} of the model")
 
     @classmethod
-    def files(cls, dataset, spec: dict, device: torch.device) -> FileImages:
-        read = SharedImages if spec["input"]["mode"] == "shared" else FileImages
-        return read(dataset.files(spec["input_size"]), spec, device)
+    def files(cls, dataset, spec: MemberSpec, device: torch.device) -> FileImages:
+        input_class = SharedImages if spec.job.input.mode == "shared" else FileImages
+        return input_class(dataset.files(spec.job.input_size), spec, device)
 
-    def build(self, spec: dict, device: torch.device) -> None:
-        args, settings = spec.get("model_args") or {}, spec["optimizer"]
-        model = build_model(spec["model"], spec["classes"], spec["input_size"], args)
-        self.model = model.to(device, memory_format=layout_of(spec)).train()
-        # Biases and norms get no weight decay, as in timm's training. Fused, in one kernel, it
-        # takes a learning rate that lies on the device.
+    def build(self, spec: MemberSpec, device: torch.device) -> None:
+        training, settings = spec.job, spec.job.optimizer
+        model = build_model(
+            training.model, training.classes, training.input_size, training.model_args
+        )
+        self.model = model.to(device, memory_format=memory_format(spec)).train()
+        # Biases and norms get no weight decay, as in timm's training. A fused optimizer, one
+        # kernel, takes a learning rate that is on the device.
         self.optimizer = create_optimizer_v2(
             self.model,
-            opt="sgd" if settings["nesterov"] else "momentum",  # as timm names them
-            lr=settings["lr"],
-            weight_decay=settings["weight_decay"],
-            momentum=settings["momentum"],
-            **({"fused": True} if spec["cuda_graph"] else {}),
+            opt="sgd" if settings.nesterov else "momentum",  # as timm names them
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            **({"fused": True} if spec.implementation.cuda_graph else {}),
         )
-        self.criterion = nn.CrossEntropyLoss(label_smoothing=spec.get("label_smoothing") or 0.0)
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=training.label_smoothing)
         self.schedule = None
-        if settings["schedule"] == "cosine":
-            self.schedule = CosineLRScheduler(self.optimizer, t_initial=settings["schedule_epochs"])
+        if settings.schedule == "cosine":
+            self.schedule = CosineLRScheduler(self.optimizer, t_initial=settings.schedule_epochs)
 
     def set_epoch(self, epoch: int) -> None:
         if self.schedule is not None:

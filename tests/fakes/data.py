@@ -1,17 +1,18 @@
-"""Specs of members that train for real, and datasets for them that are not there."""
-
-import os
-import time
-from pathlib import Path
+"""Small jobs that train for real, and datasets for them that are not there."""
 
 import numpy as np
 import torch
 
-SGD = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-5}
-SGD |= {"schedule": "cosine", "schedule_epochs": 300}
-DLRM = {"kind": "dlrm", "model": "dlrm", "batch_size": 128, "input_size": 0}
-DLRM["model_args"] = {"dim": 8, "bottom": [32, 8], "top": [32, 1], "tables": [50, 3, 200]}
-DLRM["optimizer"] = {"name": "sgd", "lr": 0.5}
+from workflow.collocation.member.spec import OptimizerSpec
+
+DLRM = {
+    "kind": "dlrm",
+    "model": "dlrm",
+    "batch_size": 128,
+    "input_size": 0,
+    "model_args": {"dim": 8, "bottom": [32, 8], "top": [32, 1], "tables": [50, 3, 200]},
+    "optimizer": OptimizerSpec(lr=0.5),
+}
 TINY = {"model": "tests.fakes.data:tiny_net", "model_args": {"width": 8}}
 
 
@@ -38,18 +39,6 @@ class FakeClicks:
         sparse = rng.integers(0, 2**32, (samples, 26))
         label = (dense[:, 0] + 2.0 * (sparse[:, 1] % 3 == 0) > 0.7).astype(np.float32)
         return {"dense": dense, "sparse": sparse, "label": label}
-
-
-def member_spec(folder: Path, /, **changes) -> dict:
-    spec = {"member": 0, "workload": "tiny", "kind": "vision", "model": "test_resnet"}
-    spec |= {"model_args": {}, "batch_size": 16, "input_size": 32, "classes": 10, "optimizer": SGD}
-    spec |= {"label_smoothing": 0.1, "precision": "tf32", "channels_last": False, "sync": True}
-    spec |= {"cuda_graph": False, "backward": "autograd", "compile": False, "seed": 42}
-    spec |= {"data": {"name": "fake", "path": str(folder)}, "folder": str(folder)}
-    spec |= {"input": {"mode": "resident", "samples": 10_000}, "device": "cpu", "threads": 1}
-    spec |= {"cores": sorted(os.sched_getaffinity(0)), "environment": {}, "warmup_steps": 4}
-    spec |= {"memory_limit_bytes": None, "loss_every": 2, "forked_s": time.monotonic()}
-    return {**spec, **changes}
 
 
 def tiny_net(num_classes: int, width: int) -> torch.nn.Module:

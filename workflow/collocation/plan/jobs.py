@@ -19,7 +19,7 @@ import psutil
 from workflow.collocation import ROOT
 from workflow.collocation.plan.session import Session
 from workflow.collocation.record.source_digest import source_file
-from workflow.collocation.run.preloaded import hold
+from workflow.collocation.run.preloaded import running_fork_server
 from workflow.collocation.run.task import Task
 from workflow.collocation.run.waiting import LATE
 from workflow.collocation.study.errors import suggestion
@@ -110,7 +110,7 @@ def preloaded_server(session: Session) -> AbstractContextManager[str | None]:
     training = [job for job in session.jobs if session.refusal(job.cell) is None]
     if len(training) < 2:
         return nullcontext()
-    return hold(session.config.trainer, session.folder / "log" / "preloaded.log")
+    return running_fork_server(session.config.trainer, session.folder / "log" / "preloaded.log")
 
 
 def lock_holder(session: Session) -> dict:

@@ -36,7 +36,7 @@ from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS, Conductor
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import SharedLoader
 from workflow.collocation.run.outcome import log_of, verified
 from workflow.collocation.run.progress import Display, summary
@@ -267,7 +267,7 @@ class CellRun:
             }
             watch = stack.enter_context(Watch(scratch, log / "sampler.log", sampler_config))
             task = self.task
-            server = Server(
+            server = ForkServerClient(
                 log / "server.log", task.trainer, task.preloaded, timeouts["build"], lock
             )
             stack.enter_context(server)

@@ -1,6 +1,6 @@
 """Conducts one cell: starts its members, holds them at the barrier, measures, and stops them.
 
-The conductor knows members only by their events (models/protocol.py). A member that does not end
+The conductor knows members only by their events (member/protocol.py). A member that does not end
 well shows as an event, an exit, or a phase that takes too long, so the conductor never hangs.
 """
 
@@ -13,9 +13,10 @@ from itertools import groupby
 from pathlib import Path
 
 from workflow.collocation.gpu.second_context import second_context
+from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.record.values import Window
 from workflow.collocation.run.environment import server_environment
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import SharedLoader
 from workflow.collocation.run.measures import MEASURES
 from workflow.collocation.run.outcome import FAULTY, TrackedMember, cell_status
@@ -54,9 +55,9 @@ class Conductor:
     specs: one member spec each. timeouts: seconds by phase. log: folder for the members' logs.
     """
 
-    server: Server
+    server: ForkServerClient
     sharing: Method
-    specs: list[dict]
+    specs: list[MemberSpec]
     measure: MeasureSpec
     log: Path
     display: Display
@@ -128,9 +129,9 @@ class Conductor:
     def _build(self) -> None:
         self.loader.start(self.server, self.log)
         # Members with the same "process" run on streams of one process.
-        for _, group in groupby(self.specs, key=lambda spec: spec["process"] or spec["member"]):
+        for _, group in groupby(self.specs, key=lambda spec: spec.process):
             specs = list(group)
-            log = self.log / f"member{specs[0]['member']}.log"
+            log = self.log / f"member{specs[0].index}.log"
             self.members += self.server.start(specs, log)
         self.reach("built")
         self._tell_sampler_of_members()
@@ -179,7 +180,7 @@ class Conductor:
     # -- events and commands --------------------------------------------------------------------
 
     def send(self, members: list[TrackedMember], *commands: str) -> None:
-        """Send commands of models/protocol.py to these members."""
+        """Send commands of member/protocol.py to these members."""
         for member in members:
             member.stopping |= "stop" in commands
             for command in commands:

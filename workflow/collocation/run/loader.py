@@ -1,42 +1,37 @@
 """The data loader that all jobs of a cell share (models/shared.py): one more process."""
 
-import socket
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from workflow.collocation.run.fork_client import Server
+from workflow.collocation.member.spec import InputSpec, MemberSpec, TrainingSpec
+from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.sharing.evidence import NotInForce
-from workflow.collocation.study.names import SHARED
-
-PORTS = 4
 
 
 class SharedLoader:
-    """The shared data loader of a cell, or nothing if the cell's jobs load their own data.
+    """The process that loads data for all members of a cell, where their input is shared.
 
-    It has as many workers and cores as the jobs have together. Their member specs (`specs`) get the
-    key "feed", which says where the loader is.
+    It has as many workers and cores as the members have together. Without a shared input nothing
+    is started.
     """
 
-    def __init__(self, specs: list[dict]):
-        self.spec: dict | None = None
-        self.member: TrackedMember | None = None  # set by start()
-        if specs[0]["input"]["mode"] != SHARED:
+    def __init__(self, specs: list[MemberSpec]):
+        self.spec: MemberSpec | None = None
+        self.member: TrackedMember | None = None  # once it is started
+        if not isinstance(specs[0].job, TrainingSpec) or not specs[0].job.shared_loader:
             return
-        feed = {"ports": _free_ports(), "jobs": len(specs)}
-        for spec in specs:
-            spec["feed"] = feed
-        self.spec = specs[0] | {
-            "member": len(specs),
-            "kind": "loader",
-            "cores": sorted({core for spec in specs for core in spec["cores"]}),
-            "input": {"workers": sum(spec["input"]["workers"] for spec in specs)},
-            "environment": {"CUDA_VISIBLE_DEVICES": ""},
-        }
+        workers = sum(spec.job.input.workers for spec in specs)
+        self.spec = replace(
+            specs[0],
+            index=len(specs),
+            kind="loader",
+            cores=sorted({core for spec in specs for core in spec.cores}),
+            job=replace(specs[0].job, input=InputSpec(mode="files", workers=workers)),
+            environment={"CUDA_VISIBLE_DEVICES": ""},
+        )
 
-    def start(self, server: Server, log: Path) -> None:
-        """Start its process, with a log in the folder `log`, if the cell has a shared loader."""
+    def start(self, server: ForkServerClient, log: Path) -> None:
         if self.spec:
             [self.member] = server.start([self.spec], log / "loader.log")
 
@@ -51,11 +46,3 @@ class SharedLoader:
         """Raise NotInForce if it has ended."""
         if self.problem:
             raise NotInForce(self.problem)
-
-
-def _free_ports() -> list[int]:
-    with ExitStack() as stack:  # all sockets are open at the same time, so that ports differ
-        sockets = [stack.enter_context(socket.socket()) for _ in range(PORTS)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]

@@ -64,7 +64,7 @@ def measure_interleaved(conductor: "Conductor") -> None:
     conditions, rounds = conductor.sharing.conditions, conductor.measure.slices
     _await_held(conductor)
     conductor.log_count("held")
-    generator = random.Random(conductor.specs[0]["seed"])
+    generator = random.Random(conductor.specs[0].seed)
     spans: dict[str, list[tuple[int, int]]] = {condition: [] for condition in conditions}
     for number in range(rounds):
         for condition in generator.sample(list(conditions), len(conditions)):
@@ -112,7 +112,7 @@ def _window(conductor: "Conductor", start_ns: int, name: str) -> None:
     end_ns = start_ns + int(measure.window_s * 1e9)
     pauses_s = [member.events["warm"].get("pause_s", 0.0) for member in conductor.alive]
     last_end_ns = end_ns + int(max(measure.window_s, *pauses_s) * 1e9)
-    steady = [m for m in conductor.alive if conductor.specs[m.member]["arrivals"] is None]
+    steady = [m for m in conductor.alive if conductor.specs[m.member].arrival_seed is None]
     planned_s = measure.settle_s + measure.window_s
     conductor.deadline = time.monotonic() + planned_s + conductor.timeouts["window"]
     first_steps: dict[int, int] = {}  # number of steps of each member when the window opened
@@ -142,7 +142,7 @@ def _close_window(
     """Note a window; members train on for a moment, for its last readings and answers."""
     seconds = round((end_ns - start_ns) / 1e9, 6)
     conductor.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
-    linger_s = max(conductor.watch.linger_s, *(m.get("linger_s", 0) for m in conductor.specs))
+    linger_s = max(conductor.watch.linger_s, *(spec.linger_s for spec in conductor.specs))
     conductor.process_events_until(int((closed + linger_s) * 1e9))
 
 

@@ -41,7 +41,6 @@ class TrackedMember:
     gone: bool = False  # its process has ended
     channel: socket.socket | None = None
     process: psutil.Process | None = None
-    partial_line: bytes = b""  # received without its end
 
     @property
     def alive(self) -> bool:
@@ -74,7 +73,7 @@ class TrackedMember:
         return progress["samples"] / ((progress["t"] - started["t"]) / 1e9)
 
     def see(self, event: dict) -> None:
-        """Update the state by one event of models/protocol.py."""
+        """Update the state by one event of member/protocol.py."""
         kind = event["event"]
         if kind == "progress" and event["steps"] > self.steps:
             self.last_step_ns = event["t"]

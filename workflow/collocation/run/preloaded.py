@@ -1,8 +1,8 @@
-"""The process of a fork server (models/fork_server.py), from its start to its end.
+"""Starts and ends the process of a fork server (models/fork_server.py).
 
-Each cell could start its own, and does where it must. Beside Snakemake one is held that imports the
-trainer once for all cells of an invocation, about 5 s each; the files of jobs say its name, that
-of an abstract socket, of which nothing stays behind.
+A cell can start its own fork server. Beside Snakemake, one is shared by all cells of an invocation,
+so that the import of the trainer, about 5 s, happens once. Job files hold its name, which is an
+abstract socket and leaves nothing behind.
 """
 
 import contextlib
@@ -15,21 +15,22 @@ from pathlib import Path
 
 from workflow.collocation.run.environment import server_environment
 
-BACKLOG = 16  # cells that may ask while it imports
-END_S = 0.5  # for the kernel to take it down; what does not end by then is left behind
+BACKLOG = 16  # cells that may connect during the import
+END_S = 0.5  # for the kernel to end the process, which is abandoned after that
 
 
 @contextlib.contextmanager
-def hold(trainer: str, log: Path) -> Iterator[str]:
-    """The PID and name of a fork server, "PID:NAME", while there is one.
+def running_fork_server(trainer: str, log: Path) -> Iterator[str]:
+    """A fork server that runs inside the context; yields its address, "PID:NAME".
 
-    log: a file for what it prints. The kernel ends it with the thread that started it.
+    trainer: the module that members run. log: a file for its output, replaced. The kernel ends the
+    server with the thread that started it.
     """
     name = f"gpu-collocation-{uuid.uuid4().hex}"
     log.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, log.open("wb") as output:
         listener.bind(f"\0{name}")
-        listener.listen(BACKLOG)  # from now on: who asks during the import waits for its end
+        listener.listen(BACKLOG)  # Connections made during the import wait for its end.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "models.fork_server", "--trainer", trainer]
             + ["--listen", str(listener.fileno())],
@@ -38,11 +39,11 @@ def hold(trainer: str, log: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
             pass_fds=[listener.fileno()],
             env=server_environment(),
-            process_group=0,  # Ctrl-C is for the conductors alone
+            process_group=0,  # Ctrl-C must reach the conductors only.
         )
     try:
         yield f"{process.pid}:{name}"
     finally:
-        process.kill()  # and with it, by the kernel, its members
+        process.kill()  # The kernel then kills its members.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)

@@ -1,33 +1,56 @@
-"""The file of a job: all that one cell's run needs to know; and what it tells the members."""
+"""The job file of one attempt at a cell, and the specifications of the cell's members."""
 
 import os
+import socket
+from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 
 from pydantic import Field
 
+from workflow.collocation.member.spec import (
+    Implementation,
+    InputSpec,
+    MemberSpec,
+    OptimizerSpec,
+    ScriptSpec,
+    ServingSpec,
+    SharedLoaderSpec,
+    TrainingSpec,
+    TriggerSpec,
+)
 from workflow.collocation.sharing import method_class
 from workflow.collocation.study.cell import CellSpec, ImplementationSpec
 from workflow.collocation.study.definition import Duration, GpuChoice, Sampling, TimedPhase
 from workflow.collocation.study.errors import ConfigError, Strict
 from workflow.collocation.study.load import validate
+from workflow.collocation.study.names import SHARED
 from workflow.collocation.study.redaction import write_private
 from workflow.collocation.study.regular_files import read_json, read_text
-from workflow.collocation.study.workloads import CommandWorkload, TrainedWorkload, Workload
+from workflow.collocation.study.workloads import (
+    CommandWorkload,
+    ServeWorkload,
+    TrainedWorkload,
+    Workload,
+)
 
-LOSS_EVERY = 10  # steps
-COMPILED = Path(".snakemake/compiled")  # what torch.compile made, for all members and later cells
-IN_FLIGHT_S = 0.02  # work that a member may have launched ahead, if it is to be held now and then
-BESIDE = {"description", "dataset", "folder", "optimizer", "input", "memory_limit_mb"}
+LOSS_INTERVAL_STEPS = 10  # The loss of every tenth step is recorded.
+COMPILED = Path(".snakemake/compiled")  # The cache of torch.compile, for all members and cells.
+# GPU work that a member of an interleaved cell may launch ahead, as it is held now and then.
+LAUNCHED_AHEAD_S = 0.02
+LOADER_PORTS = 4  # TensorSocket needs so many.
 
 
 class Task(Strict):
-    """One attempt at a cell, as a job file says it. Paths are as seen from the working directory.
+    """One attempt at a cell, as its job file says it. Paths are relative to the working directory.
 
-    output: the run.json to write. data: what `models.data prepare` wrote. needs_gpu: planned for a
-    GPU, so never to be run without. preloaded: the name of the server that has imported the
-    trainer. place: in the run, such as 3/20. left_s: what follows it takes. deadline: Unix time at
-    which the budget ends. wait: how long others on the card are waited for. given_up: the file that
-    says why no cell of the run is measured any more on this device.
+    output: the run.json to write. data: records of `python -m models.data prepare`. needs_gpu: the
+    cell was planned for a GPU and must not run without one. trainer: the module that members run.
+    preloaded: the name of a fork server that has already imported the trainer. place: of the cell
+    in its run, such as 3/20. left_s: what the cells after it will take. deadline: Unix time at
+    which the run's budget ends. estimate_s: what this cell will take. wait: for how long to wait
+    for others to leave the GPU. given_up: a file that exists once no more cells are measured on
+    this device, and says why.
     """
 
     study: str
@@ -52,13 +75,14 @@ class Task(Strict):
 
     @property
     def ended(self) -> str | None:
-        """Why no cell of this run is measured any more; None while they are."""
-        there = self.given_up is not None and self.given_up.exists()
-        return read_text(self.given_up) if there else None
+        """Why no more cells of this run are measured; None while they are."""
+        if self.given_up is None or not self.given_up.exists():
+            return None
+        return read_text(self.given_up)
 
     @classmethod
     def read(cls, path: Path) -> "Task":
-        """Raises ConfigError: one line with file and key."""
+        """Read a job file. Raises ConfigError: one line with file and key."""
         try:
             content = read_json(path)
         except (OSError, ValueError) as error:
@@ -66,7 +90,7 @@ class Task(Strict):
         return validate(cls, content, str(path))
 
     def write(self, path: Path) -> None:
-        """Commands stand in it as they are run: it is no record, and does not ship."""
+        """Write the job file, readable by its owner only: a script's command may hold secrets."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, self.model_dump_json(indent=1) + "\n")
 
@@ -79,67 +103,111 @@ def member_specs(
     datasets: dict[str, dict],
     folder: Path,
     replicate: int,
-) -> list[dict]:
-    """One member spec for each of the spec's members, with a folder of its own below `folder`.
+) -> list[MemberSpec]:
+    """The specifications of a cell's members, each with a new folder below `folder`.
 
-    device: "cuda" or "cpu". core_sets: CPU numbers by member. datasets: what
-    `python -m models.data prepare` wrote, by name. replicate: whose requests arrive.
+    device: "cuda" or "cpu". core_sets: CPU numbers for each member. environments: variables that
+    the sharing method sets for each member. datasets: records of `python -m models.data prepare`
+    by dataset name. replicate: cells that differ in it have other arrival times of requests.
     """
-    compiled = (
-        {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED.resolve())} if spec.implementation.compile else {}
-    )
-    held = IN_FLIGHT_S if spec.measure.kind == "interleaved" else None
-    together = [m for m, name in enumerate(spec.methods) if method_class(name).one_process]
-    shared = sorted(core for m in together for core in core_sets[m])
+    count = len(spec.members)
+    stream_members = [m for m, name in enumerate(spec.methods) if method_class(name).one_process]
+    stream_cores = sorted(core for member in stream_members for core in core_sets[member])
+    launched_ahead_s = LAUNCHED_AHEAD_S if spec.measure.kind == "interleaved" else None
+    shared_loader = None
+    if spec.members[0].job.input.mode == SHARED:
+        shared_loader = SharedLoaderSpec(ports=free_ports(LOADER_PORTS), jobs=count)
     specs = []
     for index, member in enumerate(spec.members):
-        own, job = folder / str(index), member.job
-        joined = index in together
-        own.mkdir(parents=True)
-        # What the catalogue sets for a script; where it gives no value, as it is here.
-        given = getattr(job, "environment", {})
-        told = {n: os.environ.get(n) if value is None else value for n, value in given.items()}
+        job = member.job
+        on_stream = index in stream_members
+        member_folder = folder / str(index)
+        member_folder.mkdir(parents=True)
+        environment = job_environment(job) | environments[index]
+        if spec.implementation.compile:
+            environment["TORCHINDUCTOR_CACHE_DIR"] = str(COMPILED.resolve())
+        limit_mb = job.memory_limit_mb if isinstance(job, TrainedWorkload) else None
         specs.append(
-            {
-                **job.model_dump(exclude=BESIDE),
-                **_of_kind(job, spec.implementation, datasets),
-                "member": index,
-                "beside": len(spec.members),  # as many begin at once
-                "process": spec.methods[index] if joined else None,  # one for all of these
-                "workload": member.workload,
-                "input": job.input.resolved(),
-                "work": member.work,
-                "seed": spec.seed,
-                # Of its cells the same, of others other ones; None: it works all the time.
-                "arrivals": spec.seed + replicate if job.arrivals else None,
-                "device": device,
-                "threads": len(core_sets[index]),
-                "cores": shared if joined else core_sets[index],
-                "environment": told | environments[index] | compiled,
-                "warmup_s": spec.measure.warmup_s,
-                "loss_every": LOSS_EVERY,
-                "in_flight_s": 0.0 if joined else held,
-                "folder": str(own.resolve()),
-            }
+            MemberSpec(
+                index=index,
+                workload=member.workload,
+                kind=job.kind,
+                job=job_spec(job, datasets, shared_loader, count),
+                batch_size=job.batch_size,
+                seed=spec.seed,
+                device=device,
+                cores=stream_cores if on_stream else core_sets[index],
+                threads=len(core_sets[index]),
+                folder=str(member_folder.resolve()),
+                implementation=step_implementation(job, spec.implementation),
+                environment=environment,
+                warmup_steps=job.warmup_steps,
+                warmup_s=spec.measure.warmup_s,
+                loss_interval_steps=LOSS_INTERVAL_STEPS,
+                window_steps=member.work,
+                linger_s=job.answer_s if isinstance(job, ServeWorkload) else 0.0,
+                arrival_seed=spec.seed + replicate if job.arrivals else None,
+                launched_ahead_s=0.0 if on_stream else launched_ahead_s,
+                on_stream=on_stream,
+                memory_limit_bytes=limit_mb * 2**20 if limit_mb else None,
+            )
         )
     return specs
 
 
-def _of_kind(job: Workload, implementation: ImplementationSpec, datasets: dict[str, dict]) -> dict:
-    """What a command has of its own, or a job that we write in the implementation's way, and feed
-    if it is trained.
-    """
-    if isinstance(job, CommandWorkload):
-        return {"directory": job.folder}
-    if not isinstance(job, TrainedWorkload):
-        told = {"memory_limit_bytes": None, "linger_s": job.answer_s}
-        return implementation.model_dump() | told
-    optimizer, limit = job.optimizer.model_dump(), job.memory_limit_mb
-    scale = job.batch_size / optimizer.pop("base_batch")
+def job_environment(job: Workload) -> dict[str, str | None]:
+    """Variables that the catalogue sets for a script; one without a value is as it is here."""
+    variables = getattr(job, "environment", {})
     return {
-        **implementation.model_dump(),
-        "input_size": job.input_size,
-        "optimizer": {"lr": optimizer.pop("base_lr") * scale, **optimizer},
-        "data": {"name": job.dataset, "path": datasets[job.dataset]["path"]},
-        "memory_limit_bytes": limit * 2**20 if limit else None,
+        name: os.environ.get(name) if value is None else value for name, value in variables.items()
     }
+
+
+def step_implementation(job: Workload, implementation: ImplementationSpec) -> Implementation:
+    """How the job's step is written; a script only says whether the GPU is waited for."""
+    if isinstance(job, CommandWorkload):
+        return Implementation(sync=job.sync)
+    return Implementation(**implementation.model_dump(exclude={"cudnn_benchmark"}))
+
+
+def job_spec(
+    job: Workload,
+    datasets: dict[str, dict],
+    shared_loader: SharedLoaderSpec | None,
+    member_count: int,
+) -> TrainingSpec | ServingSpec | ScriptSpec:
+    """What a member has to know of its job. member_count: jobs that start at the same time."""
+    if isinstance(job, CommandWorkload):
+        return ScriptSpec(
+            command=job.run,
+            working_folder=job.folder,
+            steps=job.steps,
+            step_timeout_s=job.first_step_s * member_count,
+        )
+    if isinstance(job, ServeWorkload):
+        names = {field.name for field in fields(ServingSpec)}
+        return ServingSpec(**job.model_dump(include=names))
+    settings = job.optimizer.model_dump(exclude={"name", "base_lr", "base_batch"})
+    lr = job.optimizer.base_lr * (job.batch_size / job.optimizer.base_batch)
+    names = {field.name for field in fields(TrainingSpec)}
+    same_fields = job.model_dump(include=names - {"input", "optimizer", "triggers"})
+    return TrainingSpec(
+        **same_fields
+        | {"input_size": job.input_size},  # Some kinds have it as a constant of the class.
+        dataset_folder=datasets[job.dataset]["path"],
+        input=InputSpec(**job.input.resolved()),
+        optimizer=OptimizerSpec(lr=lr, **settings),
+        triggers=TriggerSpec(**job.triggers.model_dump()) if job.triggers else None,
+        shared_loader=shared_loader,
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct TCP ports of this machine that nobody listens on."""
+    with ExitStack() as stack:  # All sockets are open at once, so that the ports differ.
+        ports = []
+        for _ in range(count):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            ports.append(listener.getsockname()[1])
+        return ports
