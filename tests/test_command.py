@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.report.pages import FIGURES
+from analysis.report.pages import FIGURES, files
 from release import manifest
 from tests.studio import REPOSITORY, Result, Studio, alone, study, workload
 from workflow.collocation.gpu.lock import device_lock
