@@ -21,7 +21,7 @@ from workflow.collocation.study.names import parse_scenario
 def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each set."""
     points, papers = gract_lines.points(estimates), gract_lines.papers(estimates)
-    shown = table.of(estimates, "stp" + AT_GRACT)
+    shown = table.select(estimates, "stp" + AT_GRACT)
     shown = shown.assign(workload=[parse_scenario(s).family for s in shown["scenario"]])
     if shown.empty:
         return None

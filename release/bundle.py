@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from analysis.files import one_line, whole
+from analysis.files import one_line, written_whole
 from release import manifest, private, verify
 from release.manifest import MANIFEST, NOT_RUN, RAW, RUN, is_raw
 
@@ -93,7 +93,7 @@ def _code() -> list[str]:
 def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
     """Write a tar.xz of files below the folder `top`: sorted, without owners, all of one time."""
     with (
-        whole(output) as path,
+        written_whole(output) as path,
         tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, content in sorted(files.items()):

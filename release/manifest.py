@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.files import update
+from analysis.files import write_if_changed
 from workflow.collocation.study.regular_files import open_regular, read_bytes, read_json, read_text
 
 RUN, RUNS, PLAN, NOT_RUN = "run.json", "runs.txt", "plan.json", "not_run.txt"
@@ -107,9 +107,9 @@ def read(path: Path) -> dict[str, str]:
 def write(folder: Path, found: Mapping[str, str]) -> str:
     """Write both lists of a study's files; the root."""
     raw = {name: digest for name, digest in found.items() if is_raw(name)}
-    update(folder / RAW, text(raw))
+    write_if_changed(folder / RAW, text(raw))
     derived = {name: digest for name, digest in found.items() if name not in raw}
-    update(folder / MANIFEST, text(derived | {RAW: root(folder)}))
+    write_if_changed(folder / MANIFEST, text(derived | {RAW: root(folder)}))
     return root(folder)
 
 
@@ -125,7 +125,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    update(path, "".join(f"{line}\n" for line in lines))
+    write_if_changed(path, "".join(f"{line}\n" for line in lines))
 
 
 def not_run(folder: Path, names: Iterable[str]) -> list[str]:

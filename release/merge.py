@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.files import one_line, printable, whole
+from analysis.files import one_line, printable, written_whole
 from release import checks, manifest
 from release.archive import unpack
 from release.manifest import RUN, Attempt
@@ -177,7 +177,7 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
     number = max((int(name) for name in names if name.isdecimal()), default=0) + 1
     target = cells / cell / f"a{number}"
     shutil.rmtree(target, ignore_errors=True)  # a log of one that was interrupted
-    with whole(target) as partial:
+    with written_whole(target) as partial:
         partial.mkdir()
         for file in files:
             shutil.copy(source / attempt.folder / file, partial / file)

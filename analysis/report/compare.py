@@ -32,7 +32,7 @@ def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """
     whole = a[a["quantity"].isin(COMPARED) & (a["window"] == "") & (a["job"] == "")]
     whole = whole[(whole["jobs"] > 1) | (whole["quantity"] != "stp")]
-    found = pd.concat([whole[whole["host"].eq("")], estimates.of(a, "claim")])
+    found = pd.concat([whole[whole["host"].eq("")], estimates.select(a, "claim")])
     found = found[found["source"] == estimates.MEASURED]
     found = found.join(b[SPELT].add_suffix("_b"), how="inner")
     claims = found["quantity"] == "claim"
@@ -90,7 +90,7 @@ def _named(e: estimates.Row) -> str:
 
 def write(a: Path, b: Path, output: Path) -> str:
     """Write compare.md and compare.csv into a folder; gives in short what differs."""
-    found = pairs(*(estimates.read(study / "estimates.parquet") for study in (a, b)))
+    found = pairs(*(estimates.read_estimates(study / "estimates.parquet") for study in (a, b)))
     names = tuple(plain(study.resolve().name) for study in (a, b))
     output.mkdir(parents=True, exist_ok=True)
     page = output / "compare.md"

@@ -46,7 +46,7 @@ if SESSION.study.paper:  # beside its values, with verdicts on its claims
     GIVEN += [f"{HOUSE}/paper/reported.csv", f"{HOUSE}/paper/claims.yaml"]
 PAPER, PAGE_NAMES = ("--paper", paper.PAGES) if SESSION.study.paper else ("", pages.PAGES)
 # Of what merges, estimates, draws and writes: results of other code are made anew.
-ANALYSIS = source_digest.digest()
+ANALYSIS = source_digest.analysis_digest()
 ESTIMATES = f"{STUDY}/estimates.parquet"
 # A measured cell is a source file: no rule is looked for that makes it.
 RECORDS = [*map(before_update, SESSION.measured), *SESSION.coming]
