@@ -74,7 +74,7 @@ def on_hosts(quantity, scenario, *hosts, method="mps", **fields):
 
 
 def frame(rows):
-    """A table of estimates, as `estimates.read` gives it."""
+    """A table of estimates, as `read_estimates` gives it."""
     return estimates.ordered(table(rows))
 
 

@@ -7,8 +7,14 @@ import pandas as pd
 import pytest
 
 from analysis.estimates.coverage import interval_coverage
-from analysis.estimates.intervals import add_over_hosts, estimates_by_host, set_kinds
+from analysis.estimates.intervals import (
+    CONFIDENCE_TEXT,
+    add_over_hosts,
+    estimates_by_host,
+    set_kinds,
+)
 from analysis.estimates.table import PLACE
+from tests.studio import REPOSITORY
 
 # Kind → implementation, method, jobs, GRACT and SMACT alone, sd of cells, sd of hosts (logs).
 KINDS = {
@@ -22,7 +28,7 @@ SETS = 12
 
 
 def cell(quantity, scenario, implementation, method, host, value, number=1, **more):
-    """A row of `replicates.replicates`, as `publish.build` completes it."""
+    """A row of `replicates_of_runs`, as `build` completes it."""
     place = {"scenario": scenario, "implementation": implementation, "method": method}
     row = {"quantity": quantity, **place, "window": "", "job": "", "name": "", "host": host}
     row |= {"value": value, "numerator": None, "denominator": None, "over": "", "batches": ()}
@@ -285,3 +291,9 @@ def test_a_kind_counts_hosts_alike_however_many_cells_each_has():
             for number in range(cells)]  # fmt: skip
     rows.append(cell("rate", "4x_thin", "bf16", "mps", "h1", 1.0))  # asks for 4 x 0.255
     assert set_kinds(pd.DataFrame(rows)).iloc[-1] == "set_full"
+
+
+def test_the_methods_page_tells_the_level_of_intervals():
+    assert f"**Intervals** hold {CONFIDENCE_TEXT}," in (REPOSITORY / "docs/methods.md").read_text(
+        "utf-8"
+    )

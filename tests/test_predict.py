@@ -98,7 +98,7 @@ def test_the_error_of_a_set_is_that_of_a_fit_that_has_seen_none_of_its_jobs():
     """A job that gains half of what others do is off by about a half, its mixes too."""
     odd = [e._replace(stp=e.stp / (2 if "c" in e.workloads else 1)) for e in sets()]
     for each, error in zip(odd, fit.left_out_errors(odd), strict=True):
-        if "c" in each.jobs:
+        if "c" in each.workloads:
             assert error == pytest.approx(-0.5, abs=0.01), each.id
 
 
@@ -121,7 +121,7 @@ def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known()
         ("s 3x_a--files/paper_step", "mps"),
     ]
     mix = found["s 2x_b+1x_a/paper_step", "mps"]
-    assert (mix.jobs, mix.stp) == ({"a", "b"}, 1.2)
+    assert (mix.workloads, mix.stp) == ({"a", "b"}, 1.2)
     assert predict.gpu_demand("naive", mix.alone) == pytest.approx(2.3)
     assert predict.gpu_demand("mps", mix.alone) == pytest.approx(1.85)
     assert found["s 3x_a--files/paper_step", "mps"].alone == (AloneActivity(0.1, 0.05),) * 3

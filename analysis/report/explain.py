@@ -6,6 +6,7 @@ import math
 import pandas as pd
 
 from analysis.estimates import table
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import AT_GRACT, LOG, QUANTITIES
 from analysis.estimates.records import flags
 from analysis.estimates.table import CELL, INTERVAL, MEASURED, MIXED_DESIGNS, PREDICTION, RANGE, Row
@@ -23,9 +24,9 @@ _DESIGNS = {
     "others",
 }
 _SPREAD = {
-    PREDICTION: "95 % interval of a new host",
-    INTERVAL: "95 % interval",
-    CELL: "95 % interval of the cell's own batches",
+    PREDICTION: f"{CONFIDENCE_TEXT} interval of a new host",
+    INTERVAL: f"{CONFIDENCE_TEXT} interval",
+    CELL: f"{CONFIDENCE_TEXT} interval of the cell's own batches",
     RANGE: "range over hosts",
 }
 

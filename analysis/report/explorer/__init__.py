@@ -17,6 +17,7 @@ from analysis import labels
 from analysis.advice import study as advice
 from analysis.choose import on_cpu, scope
 from analysis.estimates import table as estimates
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import QUANTITIES
 from analysis.files import write_if_changed
 from analysis.report.pages.spelling import how_many
@@ -120,7 +121,8 @@ def page(held: dict) -> str:
     read = {name: (HERE / f"explorer.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
     vega = vl_convert.javascript_bundle().replace("</script", "<\\/script")
     template = Template((HERE / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(read, data=compact, vega=vega, study=html.escape(held["study"]))
+    read |= {"study": html.escape(held["study"]), "confidence": CONFIDENCE_TEXT}
+    return template.substitute(read, data=compact, vega=vega)
 
 
 def write(folder: Path, output: Path) -> None:

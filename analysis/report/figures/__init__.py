@@ -7,8 +7,8 @@ To add one, write a module with a function of this kind, and a test of what it s
         ...
         return Drawing("The finding in at most 12 words", data, matplotlib_figure)
 
-It takes the table that `analysis.estimates.read` gives, and returns None where a study has no data
-for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
+It takes the table that `read_estimates` gives, and returns None where a study has no data for it:
+such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
 """
 
 from collections.abc import Callable

@@ -16,6 +16,7 @@ from analysis.advice import study as advice
 from analysis.advice.study import Advice
 from analysis.choose import on_cpu, scope
 from analysis.estimates import table as estimates
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.files import write_if_changed
 from analysis.report.pages import PAGES, TABLES, belief, beyond, contents, listed, spelling, tables
 from analysis.report.pages.spelling import known, plain
@@ -116,6 +117,7 @@ class StudyPages(Numbers):
             "by_host": by_host,
             "predictor": predict.predictor_constants(),
             "number": self.number,
+            "confidence": CONFIDENCE_TEXT,
             "count": lambda name: spelling.count(get("count", name=name)),
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "flat": plain,
