@@ -294,6 +294,5 @@ def test_a_kind_counts_hosts_alike_however_many_cells_each_has():
 
 
 def test_the_methods_page_tells_the_level_of_intervals():
-    assert f"**Intervals** hold {CONFIDENCE_TEXT}," in (REPOSITORY / "docs/methods.md").read_text(
-        "utf-8"
-    )
+    methods = (REPOSITORY / "docs" / "methods.md").read_text("utf-8")
+    assert f"**Intervals** hold {CONFIDENCE_TEXT}," in methods

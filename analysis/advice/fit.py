@@ -14,15 +14,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from analysis.advice import predict
-from analysis.advice.predict import (
-    GAPS,
-    NO_GAPS,
-    AloneActivity,
-    MeasuredSet,
-    gpu_demand,
-    measured_sets,
-    saturating_stp,
-)
+from analysis.advice.predict import GAPS, NO_GAPS, AloneActivity, MeasuredSet
 from analysis.estimates.quantities import DEMAND
 from analysis.estimates.table import read_estimates
 
@@ -38,12 +30,12 @@ def fit_constants(sets: Sequence[MeasuredSet]) -> Constants:
         raise ValueError(f"{method}, {kind}: sets of at least two jobs are needed to fit it")
     group = np.array([GROUPS.index(measured.group) for measured in sets])
     n = np.array([float(len(measured.alone)) for measured in sets])
-    demand = np.array([gpu_demand(measured.method, measured.alone) for measured in sets])
+    demand = np.array([predict.gpu_demand(measured.method, measured.alone) for measured in sets])
     stp = np.log([measured.stp for measured in sets])
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         k, p = np.exp(logs).reshape(2, -1)
-        return np.log(saturating_stp(n, demand, k[group], p[group])) - stp
+        return np.log(predict.saturating_stp(n, demand, k[group], p[group])) - stp
 
     start = [*np.zeros(len(GROUPS)), *np.full(len(GROUPS), np.log(5))]
     # Errors hardly depend on p near the best, so the size of steps ends the fit: then all machines
@@ -125,7 +117,7 @@ def write_predictor(folders: Sequence[Path]) -> str:
     studies = {}
     for folder in folders:
         estimates = read_estimates(folder / "estimates.parquet")
-        studies[folder.name] = list(measured_sets(estimates, folder.name))
+        studies[folder.name] = list(predict.measured_sets(estimates, folder.name))
     content = predictor_content(studies, _read_unseen_sets())
     command = " ".join(["collocate step fit", *map(str, folders)])
     header = f"# Written by: {command}\n# What the constants and errors are of: docs/methods.md\n"

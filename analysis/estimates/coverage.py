@@ -9,17 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.intervals import (
-    NUMBER,
-    SUMS,
-    add_over_hosts,
-    degrees_of_freedom,
-    pairs_sharing_cells,
-    pool_keys,
-    pool_sums,
-    pooled_half_width,
-    scaled_values,
-)
+from analysis.estimates import intervals
 from analysis.estimates.table import PREDICTION
 
 COVERED = ("rate", "stp", "s", "rate_over_naive")
@@ -61,23 +51,23 @@ def _cells(host_estimates: pd.DataFrame) -> pd.DataFrame:
     cells = host_estimates.explode("replicates")
     for name in ("value", "cell", "over"):
         cells[name] = [replicate[name] for replicate in cells["replicates"]]
-    values = pd.Series(scaled_values(cells), cells.index)
+    values = pd.Series(intervals.scaled_values(cells), cells.index)
     cells["off"] = values - values.groupby(level=0).transform("mean")
     cells = cells[cells["n"] > 1].reset_index(drop=True)
     n = cells["n"]
     cells = cells.assign(
-        squares=cells["off"] ** 2, count=1 - 1 / n, freedom=degrees_of_freedom(cells)
+        squares=cells["off"] ** 2, count=1 - 1 / n, freedom=intervals.degrees_of_freedom(cells)
     )
     # What leaving a cell out takes from the sums: if a number has two cells, the other one, too.
-    removed = cells[SUMS].mul(n / (n - 1), axis=0)
-    pairs, remaining = pairs_sharing_cells(cells), []
-    for keys in pool_keys(cells, "interleaved"):
-        sums = pool_sums(cells, keys)
+    removed = cells[intervals.SUMS].mul(n / (n - 1), axis=0)
+    pairs, remaining = intervals.pairs_sharing_cells(cells), []
+    for keys in intervals.pool_keys(cells, "interleaved"):
+        sums = intervals.pool_sums(cells, keys)
         pool = cells.groupby(keys).ngroup().to_numpy()
         pooled = pairs[pool[pairs["first"]] == pool[pairs["second"]]]
         by_cell = removed.loc[pooled["second"]].groupby(pooled["first"].to_numpy())
         remaining.append(sums - by_cell.sum())
-    half = pooled_half_width(*remaining) * np.sqrt(1 + 1 / (n - 1))
+    half = intervals.pooled_half_width(*remaining) * np.sqrt(1 + 1 / (n - 1))
     inside = (cells["off"] * n / (n - 1)).abs() <= half
     varies = sums["squares"] > 0
     cells["replicates"] = [[replicate] for replicate in cells["replicates"]]
@@ -91,14 +81,14 @@ def _hosts(host_estimates: pd.DataFrame) -> pd.DataFrame:
         others = host_estimates[host_estimates["host"] != host]
         if others.empty:
             continue
-        predicted = add_over_hosts(others)
+        predicted = intervals.add_over_hosts(others)
         predicted = predicted[predicted["spread"] == PREDICTION]
         predicted = predicted[predicted["low"] < predicted["high"]]
         if predicted.empty:
             continue
         held_out = host_estimates[host_estimates["host"] == host]
-        ends = predicted[[*NUMBER, "low", "high"]]
-        merged = held_out.merge(ends, on=NUMBER, suffixes=("", "_new"))
+        ends = predicted[[*intervals.NUMBER, "low", "high"]]
+        merged = held_out.merge(ends, on=intervals.NUMBER, suffixes=("", "_new"))
         inside = merged["value"].between(merged["low_new"], merged["high_new"])
         tested.append(merged.assign(inside=inside))
     return pd.concat(tested)

@@ -28,12 +28,8 @@ def derived_estimates(estimates: pd.DataFrame, outcomes: pd.DataFrame) -> pd.Dat
     # The flags of estimates already tell what their replicates mix.
     empty = [frozenset()] * len(estimates)
     estimates = estimates.assign(code=empty, data=empty)
-    tables = (
-        _over_fastest(estimates),
-        _over_paper(estimates),
-        _variation(estimates),
-        _memory_of_parts(estimates, outcomes),
-    )
+    tables = [_over_fastest(estimates), _over_paper(estimates), _variation(estimates)]
+    tables.append(_memory_of_parts(estimates, outcomes))
     return pd.concat(tables, ignore_index=True)
 
 

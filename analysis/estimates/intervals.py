@@ -16,18 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from analysis.estimates import table
 from analysis.estimates.quantities import DEMAND, LOG, QUANTITIES, SHARE
 from analysis.estimates.runs import mixed_flags
-from analysis.estimates.table import (
-    CELL,
-    INTERVAL,
-    MIXED_DESIGNS,
-    NONE,
-    PLACE,
-    PREDICTION,
-    RANGE,
-    REPLICATES,
-)
 from workflow.collocation.study.names import (
     AFTER,
     ALONE_VARIANTS,
@@ -43,7 +34,7 @@ CONFIDENCE_TEXT = f"{100 * CONFIDENCE:g} %"  # as texts and pages spell it
 MIN_FREEDOM = 3  # degrees of freedom that a pooled variance needs
 MIN_WORKLOAD_FREEDOM = 6  # and that the sets of the same workloads need to be pooled by themselves
 BUSY = 0.9  # GRACT of a job alone; below, it waits for its host
-NUMBER = ["quantity", *PLACE]  # columns that identify a number, apart from its host
+NUMBER = ["quantity", *table.PLACE]  # columns that identify a number, apart from its host
 SUMS = ["squares", "count", "freedom"]
 
 
@@ -62,9 +53,6 @@ def scaled_values(rows: pd.DataFrame) -> np.ndarray:
 
 def _scales(rows: pd.DataFrame) -> np.ndarray:
     return np.array([QUANTITIES[name].scale for name in rows["quantity"]], dtype=object)
-
-
-# -- degrees of freedom and pooled variances ------------------------------------------------------
 
 
 def half_width(freedom: pd.Series, variance: pd.Series) -> pd.Series:
@@ -127,9 +115,6 @@ def pooled_half_width(by_workload: pd.DataFrame, by_kind: pd.DataFrame) -> pd.Se
     return half_width(sums["freedom"].round(6), variance)
 
 
-# -- kinds of sets --------------------------------------------------------------------------------
-
-
 def set_kinds(replicates: pd.DataFrame) -> pd.Series:
     """Gives each row the kind of its set, by its design and what its jobs show alone.
 
@@ -171,9 +156,6 @@ def _set_kind(
     return f"{prefix}_full" if full else f"{prefix}_waits"
 
 
-# -- estimates ------------------------------------------------------------------------------------
-
-
 def estimates_by_host(replicates: pd.DataFrame) -> pd.DataFrame:
     """Estimates every number on each host, with the interval of the host's next cell.
 
@@ -211,8 +193,8 @@ def estimates_by_host(replicates: pd.DataFrame) -> pd.DataFrame:
         note="",
         low=low,
         high=high,
-        spread=np.select([pooled.notna(), half.notna()], [INTERVAL, CELL], NONE),
-        design=np.where(rows["interleaved"], INTERLEAVED, REPLICATES),
+        spread=np.select([pooled.notna(), half.notna()], [table.INTERVAL, table.CELL], table.NONE),
+        design=np.where(rows["interleaved"], INTERLEAVED, table.REPLICATES),
     )
 
 
@@ -284,13 +266,13 @@ def add_over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     notes = ["; ".join(dict.fromkeys(filter(None, notes))) for notes in summary.pop("notes")]
     over = _grouped(rows, "order").assign(host="", note=notes, **summary)
     several = over["hosts"] > 1
-    over["design"] = over["design"].mask(over["designs"] > 1, MIXED_DESIGNS)
+    over["design"] = over["design"].mask(over["designs"] > 1, table.MIXED_DESIGNS)
     half = pooled_half_width(*(pool_sums(over, keys) for keys in pool_keys(over, "design")))
     half *= np.sqrt(1 + 1 / over["hosts"])
     predicted = half.notna()
     low, high = interval_ends(over.assign(half=np.fmax(half, over["half"])))
     over["low"] = low.where(predicted, over["least"].where(several, over["low"]))
     over["high"] = high.where(predicted, over["most"].where(several, over["high"]))
-    over["spread"] = over["spread"].mask(several, RANGE).mask(predicted, PREDICTION)
+    over["spread"] = over["spread"].mask(several, table.RANGE).mask(predicted, table.PREDICTION)
     rows = pd.concat([rows, over.reset_index(names="order")]).sort_values("order", kind="stable")
     return rows.drop(columns=["order", *SUMS, "designs"]).reset_index(drop=True)

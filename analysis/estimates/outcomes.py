@@ -27,7 +27,7 @@ def set_outcomes(members: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame
     for cell in plan:
         for condition in _conditions(cell["scenario"], cell["method"]):
             place = condition.scenario, cell["implementation"], condition.method
-            cells[place].setdefault(_planned_id(cell))
+            cells[place].setdefault(cell["id"])
     for run in members[members["current"]].drop_duplicates("run").itertuples():
         for condition in _conditions(run.scenario, run.method):
             cells[condition.scenario, run.implementation, condition.method][run.cell] = run
@@ -53,10 +53,6 @@ def set_outcomes(members: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def _planned_id(cell: Mapping) -> str:
-    return f"{cell['scenario']}/{cell['implementation']}/{cell['method']}/r{cell['replicate']}"
-
-
 def _conditions(scenario: str, method: str) -> list[Condition]:
     """The sets of an interleaved cell, else the cell's only one."""
     return list(conditions_of(scenario, method).values()) or [Condition(scenario, method)]
@@ -71,10 +67,7 @@ def _most_frequent(statuses: Counter) -> str:
     return max(sorted(statuses), key=lambda status: (status != NOT_RUN, statuses[status]))
 
 
-# -- counts ---------------------------------------------------------------------------------------
-
-
-def study_count(name: str, value: float, note: str, **columns: object) -> dict:
+def _count(name: str, value: float, note: str, **columns: object) -> dict:
     """A row of estimates with a number of the whole study."""
     return {"quantity": "count", "name": name, "value": float(value), "note": note} | columns
 
@@ -87,35 +80,31 @@ def study_counts(
     runs = members.drop_duplicates("run")
     current = runs[runs["current"]].drop_duplicates("cell", keep="last")
     statuses = Counter(current["status"])
-    planned = {*current["cell"], *map(_planned_id, plan)}
+    planned = {*current["cell"], *(cell["id"] for cell in plan)}
     statuses[NOT_RUN] = len(planned) - statuses.total()
-    yield study_count("cells", len(planned), "cells planned")
+    yield _count("cells", len(planned), "cells planned")
     for status in (*STATUSES, *sorted(statuses.keys() - {*STATUSES})):
-        note = f"cells {status.replace('_', ' ')}"
-        yield study_count(f"cells_{status}", statuses[status], note)
-    yield study_count("hosts", len(hosts), "hosts that measured cells")
-    yield study_count("sessions", hosts["sessions"].sum(), "visits to them")
+        yield _count(f"cells_{status}", statuses[status], f"cells {status.replace('_', ' ')}")
+    yield _count("hosts", len(hosts), "hosts that measured cells")
+    yield _count("sessions", hosts["sessions"].sum(), "visits to them")
     times = [datetime.fromisoformat(time).timestamp() for time in runs["started_at"] if time]
     if times:
         note = "when its first cell was measured, since 1970"
-        yield study_count("began", min(times), note, unit="s")
+        yield _count("began", min(times), note, unit="s")
     for host in hosts.itertuples():
         note = f"{host.machine}: {host.hardware}; {host.named}"
-        yield study_count("host_cells", host.cells, note, host=host.host)
+        yield _count("host_cells", host.cells, note, host=host.host)
     for hardware, cells in left_out.items():
-        note = f"cells on {hardware}, left out"
-        yield study_count(f"left_out_{_slug(hardware)}", cells, note)
+        yield _count(f"left_out_{_slug(hardware)}", cells, f"cells on {hardware}, left out")
     yield from _window_counts(members, runs[runs["current"] & runs["measured"]])
     yield from _variation_counts(estimates)
     checked = members[members["current"] & members["measured"]]
     checked = checked.drop_duplicates(["at", "member"], keep="last")["loss_check"].dropna()
     for verdict, number in sorted(Counter(checked).items()):
-        note = f"members whose loss: {verdict}"
-        yield study_count(f"losses_{_slug(verdict)}", number, note)
+        yield _count(f"losses_{_slug(verdict)}", number, f"members whose loss: {verdict}")
     note = "completed cells whose method was proven in force"
-    yield study_count("method_proven", statuses[COMPLETED], note)
-    note = "completed cells without that proof"
-    yield study_count("method_not_proven", statuses[UNVERIFIED], note)
+    yield _count("method_proven", statuses[COMPLETED], note)
+    yield _count("method_not_proven", statuses[UNVERIFIED], "completed cells without that proof")
 
 
 def _window_counts(members: pd.DataFrame, completed: pd.DataFrame) -> Iterator[dict]:
@@ -124,9 +113,9 @@ def _window_counts(members: pd.DataFrame, completed: pd.DataFrame) -> Iterator[d
     plain = completed[(completed["window"] == "") & ~interleaved & (completed["window_s"] > 0)]
     yield from _median("window_s", plain["window_s"], "length of the plain windows", unit="s")
     steady = steady_runs(members)[completed["run"]].dropna()
-    yield study_count("windows", len(steady), "windows whose rate was followed: not turns")
+    yield _count("windows", len(steady), "windows whose rate was followed: not turns")
     note = "windows whose total rate was not steady"
-    yield study_count("windows_unsteady", (~steady).sum(), note)
+    yield _count("windows_unsteady", (~steady).sum(), note)
     sets = completed["cell"].str.rsplit("/", n=1).str[0]
     replicates = completed[~interleaved].groupby(sets)["cell"].nunique()
     yield from _median("replicates", replicates, "completed replicates of a set")
@@ -149,7 +138,7 @@ def _median(name: str, values: pd.Series, note: str, **columns: str) -> Iterator
     """A count's median with its range, if there are values."""
     if len(values):
         ends = {"low": values.min(), "high": values.max(), "spread": RANGE}
-        yield study_count(name, values.median(), note, **ends, **columns)
+        yield _count(name, values.median(), note, **ends, **columns)
 
 
 def provenance_counts(members: pd.DataFrame) -> Iterator[dict]:
@@ -167,7 +156,7 @@ def provenance_counts(members: pd.DataFrame) -> Iterator[dict]:
 def _cells_by_text(prefix: str, completed: pd.DataFrame, texts: pd.Series) -> Iterator[dict]:
     cells = completed["at"].groupby(texts).nunique()
     for text, number in sorted(cells.items()):
-        yield study_count(f"{prefix}_{_slug(text)}", number, text)
+        yield _count(f"{prefix}_{_slug(text)}", number, text)
 
 
 def _slug(text: object) -> str:

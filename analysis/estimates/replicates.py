@@ -92,9 +92,6 @@ def _mean(slices: list[float | None], batch: np.ndarray) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-# -- what a run is compared with ------------------------------------------------------------------
-
-
 def _replicates(used: pd.DataFrame) -> pd.DataFrame:
     members = _add_alone(used)
     all_runs = _runs(members)

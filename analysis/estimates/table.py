@@ -35,18 +35,11 @@ PLACE = ("scenario", "implementation", "method", "window", "job", "name")
 COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low", "high")
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
-_REPLICATE = pa.struct(
-    [
-        ("cell", pa.string()),
-        ("value", pa.float64()),
-        ("numerator", pa.float64()),
-        ("denominator", pa.float64()),
-        ("over", pa.string()),
-        ("batches", pa.list_(pa.float64())),
-    ]
-)
+_REPLICATE = {"cell": pa.string()}
+_REPLICATE |= dict.fromkeys(("value", "numerator", "denominator"), pa.float64())
+_REPLICATE |= {"over": pa.string(), "batches": pa.list_(pa.float64())}
 _TYPES = dict.fromkeys(("value", "low", "high"), pa.float64())
-_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(_REPLICATE)}
+_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(pa.struct(_REPLICATE))}
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 Row = namedtuple("Row", (*COLUMNS, "jobs"))  # jobs: how many share the GPU; 0 for the whole study
 
@@ -58,9 +51,6 @@ def replicate(cell: str, value: float, **columns: object) -> dict:
     """
     empty = {"numerator": None, "denominator": None, "over": "", "batches": ()}
     return {"cell": cell, "value": value} | empty | columns
-
-
-# -- the file -------------------------------------------------------------------------------------
 
 
 def read_estimates(path: Path) -> pd.DataFrame:
@@ -121,9 +111,6 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
     order = sorted(range(len(keys)), key=keys.__getitem__)
     frame = frame.assign(jobs=[scenarios[text].n for text in frame["scenario"]])
     return frame.iloc[order].set_index("id", drop=False).rename_axis(None)
-
-
-# -- finding numbers ------------------------------------------------------------------------------
 
 
 def identity(quantity: str, **where: str) -> str:
