@@ -55,7 +55,7 @@ def test_jobs_that_fill_more_of_the_gpu_gain_less(method, a, b, n):
 
 def test_a_set_without_gaps_is_one_none_of_whose_jobs_has_any():
     busy, idle = AloneActivity(NO_GAPS_FROM, 0.4), AloneActivity(NO_GAPS_FROM - 0.01, 0.4)
-    kinds = [predict.predict_stp("mps", alone).kind for alone in ([busy] * 2, [busy, idle], [idle])]
+    kinds = [predict.gap_kind(alone) for alone in ([busy] * 2, [busy, idle], [idle])]
     assert kinds == ["no_gaps", "gaps", "gaps"]
 
 

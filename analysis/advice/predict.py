@@ -37,15 +37,14 @@ class Prediction(NamedTuple):
     """Predicted STP of a set, with a band that holds 90 % of measured sets.
 
     They are sets of jobs that the fit never saw (for sets without gaps: of jobs left out of it).
-    error: half the band's width over `stp`. kind: GAPS or NO_GAPS. The band may reach above the
-    number of jobs, because the job alone that a gain is relative to is measured, too.
+    error: half the band's width over `stp`. The band may reach above the number of jobs, because
+    the job alone that a gain is relative to is measured, too.
     """
 
     stp: float
     low: float
     high: float
     error: float
-    kind: str
 
 
 def saturating_stp(n, demand, k, p):
@@ -71,11 +70,10 @@ def predictor_constants() -> Mapping[str, Mapping[str, Mapping]]:
 
 def predict_stp(method: str, alone: Sequence[AloneActivity]) -> Prediction:
     """Predicts the STP of jobs together; `alone` has one entry for each job of the set."""
-    kind = gap_kind(alone)
-    constants = predictor_constants()[method][kind]
+    constants = predictor_constants()[method][gap_kind(alone)]
     stp = saturating_stp(len(alone), gpu_demand(method, alone), constants["k"], constants["p"])
     error = constants.get("unseen", constants)["error_90"]
-    return Prediction(stp, stp * (1 - error), stp * (1 + error), error, kind)
+    return Prediction(stp, stp * (1 - error), stp * (1 + error), error)
 
 
 class MeasuredSet(NamedTuple):

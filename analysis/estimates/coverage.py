@@ -43,11 +43,7 @@ def _row(name: str, tested: pd.DataFrame) -> dict:
 
 
 def _cells(host_estimates: pd.DataFrame) -> pd.DataFrame:
-    """Cells of sets with several on a host, and whether each is `inside` the others' interval.
-
-    The variance is that of a fit without the whole cell: without all numbers that are measured in
-    it, or divided by it.
-    """
+    """Cells of sets with several on a host, and whether each is `inside` the others' interval."""
     cells = host_estimates.explode("replicates")
     for name in ("value", "cell", "over"):
         cells[name] = [replicate[name] for replicate in cells["replicates"]]
@@ -58,7 +54,8 @@ def _cells(host_estimates: pd.DataFrame) -> pd.DataFrame:
     cells = cells.assign(
         squares=cells["off"] ** 2, count=1 - 1 / n, freedom=intervals.degrees_of_freedom(cells)
     )
-    # What leaving a cell out takes from the sums: if a number has two cells, the other one, too.
+    # A cell is left out of the variance whole: with all numbers measured in it, or divided by it.
+    # Where a number has two cells, the other one tells nothing without it, so both are removed.
     removed = cells[intervals.SUMS].mul(n / (n - 1), axis=0)
     pairs, remaining = intervals.pairs_sharing_cells(cells), []
     for keys in intervals.pool_keys(cells, "interleaved"):

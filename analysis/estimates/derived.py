@@ -43,19 +43,14 @@ def _alone(
 
 
 def _over_fastest(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Each set's rate over that of one job in its fastest implementation alone, host by host.
-
-    For a set in that implementation it is STP. Otherwise each replicate is divided by the host's
-    mean of that rate or, where the host has not measured it, by the mean over hosts, which the note
-    says. Jobs of which only one implementation was measured have no such number.
-    """
+    """Each set's rate over that of one job in its fastest implementation alone, host by host."""
     alone = _alone(estimates, "rate")
     all_hosts = alone[alone["host"] == ""]
     counts = all_hosts["scenario"].value_counts()
     best = all_hosts.sort_values("value", ascending=False, kind="stable")
     best = best.drop_duplicates("scenario").set_index("scenario", drop=False)
     best = best.loc[all_hosts["scenario"].drop_duplicates()]
-    best = best[best["scenario"].map(counts) > 1]
+    best = best[best["scenario"].map(counts) > 1]  # else nothing tells which is fastest
     fastest = {parse_scenario(row.scenario).parts[0][0]: row for row in best.itertuples()}
     alone_rates = {(row.implementation, row.scenario, row.host): row for row in alone.itertuples()}
 
@@ -67,7 +62,7 @@ def _over_fastest(estimates: pd.DataFrame) -> pd.DataFrame:
         names = {fastest[job].implementation for job in parts[row.scenario]}
         is_fastest.append(names == {row.implementation})
     is_fastest = pd.Series(is_fastest, sets.index, dtype=bool)
-    stp = sets[is_fastest & (sets["quantity"] == "stp")]
+    stp = sets[is_fastest & (sets["quantity"] == "stp")]  # it is the same ratio
     # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
     rate = np.where(sets["scenario"].str.contains("+", regex=False), "job_rate", "rate")
     sets = sets[~is_fastest & (sets["host"] != "") & (sets["quantity"] == rate)]
@@ -120,12 +115,7 @@ def _over_paper(estimates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(quantity: str, rates: list, counts: list[int], bases: list) -> dict:
-    """A host's sum of count · rate / base, cell by cell; an estimate like the first of the rates.
-
-    The interval of a ratio of two numbers of the host joins theirs: on logs half widths add up as
-    squares (MOVER: Zou and Donner, 2008), as if the two were measured apart. Where they vary
-    together from replicate to replicate, it is too wide. Sums of several ratios have no interval.
-    """
+    """A host's sum of count · rate / base, cell by cell, as an estimate like the first rate."""
     shares: dict[str, list[tuple]] = {}
     base_cells: dict[str, dict] = {}
     for rate, count, base in zip(rates, counts, bases, strict=True):
@@ -145,6 +135,9 @@ def _ratio(quantity: str, rates: list, counts: list[int], bases: list) -> dict:
     value = mean_on_scale([cell["value"] for cell in replicates], LOG)
     ratio = {"quantity": quantity, "job": "", "replicates": replicates, "n": len(replicates)}
     ratio |= {"value": value} | NO_ENDS
+    # The interval of a ratio of two numbers of the host joins theirs: on logs half widths add up as
+    # squares (MOVER: Zou and Donner, 2008), as if the two were measured apart. Where they vary
+    # together from replicate to replicate, it is too wide.
     if len(rates) == 1 and base.host and first.spread == base.spread == INTERVAL:
         half = math.hypot(first.half, base.half)
         low, high = value * math.exp(-half), value * math.exp(half)
@@ -170,10 +163,7 @@ def _variation(estimates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _memory_of_parts(estimates: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Memory of a set's jobs alone over what the card has for jobs.
-
-    For every set that ran or ran out of memory. What an idle card holds is not for jobs.
-    """
+    """Memory of a set's jobs alone over what the card has for jobs, if the set was tried."""
     all_hosts = estimates[estimates["host"] == ""]
     capacities = all_hosts.loc[all_hosts["quantity"] == "capacity_for_jobs", "value"].tolist()
     if not capacities:

@@ -32,8 +32,27 @@ class Formula(NamedTuple):
     over: str = ""
 
 
-def _column(table: str, quantity: str, name: str = "") -> Formula:
-    return Formula(table, quantity, lambda rows: rows[name or quantity])
+def _column(table: str, quantity: str, over: str = "") -> Formula:
+    """A quantity that is a column of the table."""
+    return Formula(table, quantity, lambda rows: rows[quantity], over)
+
+
+def _set_over_alone(quantity: str, column: str, alone: str) -> Formula:
+    """A column of sets of several jobs over one of their jobs alone."""
+
+    def compute(run: pd.DataFrame) -> Columns:
+        return run[column].where(run.jobs > 1), run[alone]
+
+    return Formula(RUN, quantity, compute, "alone_cells")
+
+
+def _job_over_alone(quantity: str, column: str, alone: str) -> Formula:
+    """A column of a job in a mix over one of the job alone."""
+
+    def compute(job: pd.DataFrame) -> Columns:
+        return job[column].where(~job.alike), job[alone]
+
+    return Formula(JOB, quantity, compute, "alone_at")
 
 
 def _throughput_over(
@@ -107,7 +126,7 @@ FORMULAS = (
     Formula(RUN, "device_rate", lambda run: (run.rate.where(run.baseline), run.busy)),
     _column(RUN, "power"),
     Formula(RUN, "memory", lambda run: run.gpu_memory_used / GB),
-    _column(RUN, "memory_of_jobs", "jobs_memory"),
+    Formula(RUN, "memory_of_jobs", lambda run: run.jobs_memory),
     Formula(RUN, "capacity", lambda run: run.gpu_memory_total / GB),
     Formula(RUN, "capacity_for_jobs", lambda run: (run.gpu_memory_total - run.idle_memory) / GB),
     Formula(RUN, "rate_over_naive", _throughput_over("naive", "naive"), "naive_at"),
@@ -117,33 +136,13 @@ FORMULAS = (
     Formula(RUN, "stp_over_3", _stp_over_3, "three_at"),
     _column(RUN, "energy_per_sample"),
     Formula(RUN, "energy_edge_error", _energy_edge_error),
-    Formula(
-        RUN,
-        "energy_over_serial",
-        lambda run: (run.energy_per_sample.where(run.jobs > 1), run.alone_energy),
-        "alone_cells",
-    ),
-    Formula(
-        RUN,
-        "memory_over_parts",
-        lambda run: (run.jobs_memory.where(run.jobs > 1), run.alone_memory_sum),
-        "alone_cells",
-    ),
+    _set_over_alone("energy_over_serial", "energy_per_sample", "alone_energy"),
+    _set_over_alone("memory_over_parts", "jobs_memory", "alone_memory_sum"),
     Formula(RUN, "cpu_per_sample", lambda run: (run.cpu.where(run.alike), run.rate)),
     *(_column(RUN, name) for name in LOADER_QUANTITIES),
     *(_column(JOB, name) for name in SERVED),
-    Formula(
-        JOB,
-        "tpot_over_alone",
-        lambda job: (job.p99_tpot_ms.where(~job.alike), job.alone_tpot),
-        "alone_at",
-    ),
-    Formula(
-        JOB,
-        "e2el_over_alone",
-        lambda job: (job.p95_e2el_ms.where(~job.alike), job.alone_e2el),
-        "alone_at",
-    ),
-    _column(AFTER_DEPARTURE, "reclaimed")._replace(over="before_at"),
+    _job_over_alone("tpot_over_alone", "p99_tpot_ms", "alone_tpot"),
+    _job_over_alone("e2el_over_alone", "p95_e2el_ms", "alone_e2el"),
+    _column(AFTER_DEPARTURE, "reclaimed", "before_at"),
     Formula(REPEATED, "aa", _throughput_over("first"), "first_at"),
 )

@@ -199,10 +199,7 @@ def estimates_by_host(replicates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _grouped(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """The first row of each group, with the mean value, SUMS, and all replicates and conditions.
-
-    rows: with `squares`, their values on the scale, and `freedom`.
-    """
+    """The first row of each group, with the mean value, SUMS, and all replicates and conditions."""
     groups = rows.groupby(by)
     first = rows.drop_duplicates(by).set_index(by).rename_axis(None)
     lists = groups[["value", "replicates", "flags", "code", "data"]].agg(list).loc[first.index]

@@ -115,12 +115,10 @@ def _replicates(used: pd.DataFrame) -> pd.DataFrame:
 
 
 def _add_alone(used: pd.DataFrame) -> pd.DataFrame:
-    """Adds each member's job alone (`alone_rate`, ...) and its progress, NaN where there is none.
-
-    A job alone counts also if its replicate was continued, and it was measured again, elsewhere.
-    """
+    """Adds each member's job alone (`alone_rate`, ...) and its progress, NaN without one."""
     key = [*COMPARABLE, "workload", "input_mode"]
     alone = used[used["baseline"] & ~used["again"]]
+    # One that is not current also counts: its replicate was continued on another device.
     alone = pd.concat([alone[~alone["current"]][::-1], alone[alone["current"]]])
     alone = alone.drop_duplicates(key, keep="last")
     alone = alone[alone["rate"].notna()]

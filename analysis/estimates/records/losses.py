@@ -105,12 +105,10 @@ def check_losses(members: Iterable[MemberLosses]) -> dict[tuple[str, int, int], 
 
 
 def _reference(alone: list[MemberLosses]) -> tuple[pd.Series, set[int | None]]:
-    """The median losses on steps that all recorded, and the SM counts that fix the first loss.
-
-    Where most alone runs do not begin alike, they set no seed: no SM count fixes the first loss.
-    """
+    """The median losses on steps that all recorded, and the SM counts that fix the first loss."""
     losses = pd.DataFrame([member.losses for member in alone]).dropna(axis=1).sort_index(axis=1)
     median = losses[np.isfinite(losses).all(axis=1)].median()
+    # Where most alone runs do not begin alike, they set no seed, and nothing fixes the first loss.
     alike = sum(_begins_alike(row, median) for _, row in losses.iterrows())
     return median, {member.sms for member in alone} if alike > len(alone) / 2 else set()
 

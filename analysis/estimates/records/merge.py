@@ -116,15 +116,12 @@ def _telemetry_columns(record: Record) -> dict:
 
 
 def _window_readings(record: Record, name: str, member: int) -> dict:
-    """What the card, a member and its GPU instance did in a window.
-
-    Under MIG, what is known of the whole card is what every instance reports of it; its activity is
-    the mean over GPU instances, weighted by their SMs.
-    """
+    """What the card, a member and its GPU instance did in a window."""
     sm_count = record.gpu and record.gpu.sm_count
     window = record.telemetry and record.telemetry.windows.get(name)
     if not window:
         return {"activity_sm_count": sm_count}
+    # Under MIG, activity of the whole card is the mean over instances, weighted by their SMs.
     card = window.entities.get(CARD, {}) | window.whole_card
     used, energy = dict(window.members.get(str(member), {})), window.energy
     loader = window.members.get(str(len(record.jobs)), {})
@@ -147,15 +144,12 @@ def _window_readings(record: Record, name: str, member: int) -> dict:
 
 
 def _is_uneven(rows: list[dict]) -> bool:
-    """Whether a member's rate is far from the median of the others that should run alike.
-
-    They have the same workload, input, limits and window, and as many members on their device,
-    which under MIG is a part of the GPU.
-    """
+    """Whether a member's rate is far from the median of the others that should run alike."""
     devices = [(row.get("window"), row.get("device_uuid")) for row in rows]
     members_on, rates_of = Counter(devices), defaultdict(list)
     for row, device in zip(rows, devices, strict=True):
         if row.get("samples_per_s") is not None:
+            # Under MIG a device is a part of the GPU, so it counts how many members are on it.
             key = (*map(row.get, ALIKE_COLUMNS), members_on[device])
             rates_of[key].append(row["samples_per_s"])
     for rates in rates_of.values():
@@ -170,11 +164,7 @@ def _is_uneven(rows: list[dict]) -> bool:
 
 
 def _gract_slices(read: ReadRecord) -> dict[str, list[float | None]]:
-    """GRACT of the GPU in each slice of each condition of a completed interleaved cell.
-
-    None where no reading is of this slice alone. A condition whose GRACT contradicts other readings
-    is left out.
-    """
+    """GRACT in each slice of a completed interleaved cell's conditions; None without a reading."""
     record, path = read.record, read.path.with_name("gpu.parquet")
     interleaved = (record.spec.get("measure") or {}).get("kind") == INTERLEAVED
     if record.status != "completed" or not interleaved or path.name not in record.files:
@@ -183,6 +173,7 @@ def _gract_slices(read: ReadRecord) -> dict[str, list[float | None]]:
     series = Series.of_table(table.filter(pc.equal(table["entity"], CARD)))
     slices = {}
     for window in record.windows:
+        # It is None if it contradicts other readings; then its slices say nothing, either.
         if _window_readings(record, window.name, 0).get("gract", 1.0) is not None:
             slices[window.name] = [series.over("gract", span, [span]) for span in window.spans]
     return slices
