@@ -23,7 +23,7 @@ from workflow.collocation.record import run_json
 from workflow.collocation.run.task import Task
 from workflow.collocation.study.errors import ConfigError
 from workflow.collocation.study.load import read_yaml
-from workflow.collocation.study.regular_files import read_bytes
+from workflow.collocation.study.regular_files import read_bytes, read_json
 
 DAY_S = 86_400
 SET = "2x_plain/paper_step/naive"
@@ -223,7 +223,7 @@ def planned(path: Path) -> None:
 READERS = {
     "any": ("x", read_bytes),
     "YAML": ("x.yaml", read_yaml),
-    "JSON": ("advice.json", files.read_json),
+    "JSON": ("advice.json", read_json),
     "table": ("steps.parquet", files.read_table),
     "record": ("run.json", run_json.read),
     "plan": ("cells/1x_a/i/naive/r1/a1/run.json", planned),
