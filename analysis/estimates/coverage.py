@@ -75,10 +75,7 @@ def _hosts(host_estimates: pd.DataFrame) -> pd.DataFrame:
     """Numbers of each host, and whether they are `inside` the prediction of all other hosts."""
     tested = [host_estimates.iloc[:0].assign(inside=False)]
     for host in dict.fromkeys(host_estimates["host"]):
-        others = host_estimates[host_estimates["host"] != host]
-        if others.empty:
-            continue
-        predicted = intervals.add_over_hosts(others)
+        predicted = intervals.add_over_hosts(host_estimates[host_estimates["host"] != host])
         predicted = predicted[predicted["spread"] == PREDICTION]
         predicted = predicted[predicted["low"] < predicted["high"]]
         if predicted.empty:

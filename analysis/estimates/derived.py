@@ -87,8 +87,7 @@ def _set_over_fastest(
     if set(jobs) != set(parts):
         return None
     bases = []
-    for job in jobs:
-        best = fastest[job]
+    for best in (fastest[job] for job in jobs):
         bases.append(alone_rates.get((best.implementation, best.scenario, rates[0].host), best))
     names = [f"{fastest[job].scenario}/{fastest[job].implementation}" for job in parts]
     note = "over " + " and ".join(names)

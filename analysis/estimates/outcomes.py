@@ -114,8 +114,7 @@ def _window_counts(members: pd.DataFrame, completed: pd.DataFrame) -> Iterator[d
     yield from _median("window_s", plain["window_s"], "length of the plain windows", unit="s")
     steady = steady_runs(members)[completed["run"]].dropna()
     yield _count("windows", len(steady), "windows whose rate was followed: not turns")
-    note = "windows whose total rate was not steady"
-    yield _count("windows_unsteady", (~steady).sum(), note)
+    yield _count("windows_unsteady", (~steady).sum(), "windows whose total rate was not steady")
     sets = completed["cell"].str.rsplit("/", n=1).str[0]
     replicates = completed[~interleaved].groupby(sets)["cell"].nunique()
     yield from _median("replicates", replicates, "completed replicates of a set")
