@@ -1,4 +1,4 @@
-"""Reading and writing files, and telling on one line what somebody else may have put into them."""
+"""Reads and writes files of results, whole or not at all, and makes texts safe to print."""
 
 import os
 import shutil
@@ -14,22 +14,23 @@ from workflow.collocation.study.regular_files import open_regular
 
 
 def require(path: Path) -> None:
-    """Raises FileNotFoundError where a study lacks a table that is made of its records."""
-    if not path.exists():
-        if path.parent.is_dir():
-            raise FileNotFoundError(f"{path}: not made yet; the study was measured, and not drawn")
-        raise FileNotFoundError(no_study(path.parent, path.name))
+    """Raises FileNotFoundError, which says what is missing, where a table is not there."""
+    if path.exists():
+        return
+    if path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: not made yet; the study was measured, and not drawn")
+    raise FileNotFoundError(no_study(path.parent, path.name))
 
 
-def no_study(folder: Path, holds: str) -> str:
-    """That a folder is none of a study, and which are beside it: those that hold this."""
-    others = sorted(other.parent.name for other in folder.parent.glob(f"*/{holds}"))
-    known = f"; there are: {', '.join(others)}" * bool(others)
-    return f"{folder}: no results of a study{known}"
+def no_study(folder: Path, name: str) -> str:
+    """Says that a folder is no study's, and which folders beside it are: those that hold `name`."""
+    studies = sorted(path.parent.name for path in folder.parent.glob(f"*/{name}"))
+    hint = f"; there are: {', '.join(studies)}" if studies else ""
+    return f"{folder}: no results of a study{hint}"
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Raises ValueError with the file's name."""
+    """Reads a parquet file. Raises ValueError with the file's name."""
     try:
         with open_regular(path) as file:
             return pa.parquet.ParquetFile(file).read(columns, use_threads=False)
@@ -38,26 +39,29 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write a file or a folder that appears whole, or not at all, whatever happens."""
+def written_whole(path: Path) -> Iterator[Path]:
+    """Gives a path to write to, and moves the file or folder from there to `path` at the end.
+
+    So it appears whole or not at all, whatever happens. Raises OSError with the file's name.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    remove(partial)  # of a command that was killed
+    _remove(partial)  # a command that was killed may have left it
     try:
         yield partial
         for written in (*partial.rglob("*"), partial):
-            _to_disk(written)
+            _sync(written)
         partial.replace(path)
-        with suppress(OSError):  # some file systems do it for files alone
-            _to_disk(path.parent)
-    except OSError as error:  # of a full disk it does not name the file
+        with suppress(OSError):  # some file systems cannot sync a folder
+            _sync(path.parent)
+    except OSError as error:  # that of a full disk does not name the file
         raise OSError(f"{path}: {error}") from error
     finally:
-        remove(partial)
+        _remove(partial)
 
 
-def _to_disk(path: Path) -> None:
-    """Have the disk hold what was written to a file or, of a folder, its names."""
+def _sync(path: Path) -> None:
+    """Makes the disk hold the content of a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -65,32 +69,32 @@ def _to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
 
 
 def write_table(table: pa.Table, output: Path, only_parquet: Sequence[str] = ()) -> None:
-    """Write parquet (zstd), and beside it a CSV without some columns."""
-    with whole(output) as path:
+    """Writes a parquet file (zstd), and beside it a CSV without the columns `only_parquet`."""
+    with written_whole(output) as path:
         pa.parquet.write_table(table, path, compression="zstd")
-    with whole(output.with_suffix(".csv")) as path:
+    with written_whole(output.with_suffix(".csv")) as path:
         pa.csv.write_csv(table.drop_columns(list(only_parquet)), path)
 
 
-def update(path: Path, text: str) -> None:
-    """Write a file only if its content changes: what depends on it is then not made anew."""
+def write_if_changed(path: Path, text: str) -> None:
+    """Writes a file only if its content changes, so that what depends on it is not made anew."""
     if not path.is_file() or path.read_bytes() != text.encode():
-        with whole(path) as partial:
+        with written_whole(path) as partial:
             partial.write_bytes(text.encode())
 
 
 def printable(text: object) -> str:
-    """On one line, without what a terminal would obey: a file's name may hold anything."""
+    """Escapes what a terminal would obey: the name of a file may contain anything."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 def one_line(text: object) -> str:
+    """Puts a text on one line, and escapes what a terminal would obey."""
     return printable(" ".join(str(text).split()))

@@ -35,7 +35,7 @@ _WRITTEN = {  # implementation → its title, and a colour that is no method's
     "compile": ("bf16, compiled", "#D95F02"),
 }
 GREY = "#888888"
-KINDS = {  # of `intervals.kinds`
+KINDS = {  # of `intervals.set_kinds`
     "alone_waits": "alone, waits for its host",
     "alone_busy": "alone, keeps the GPU busy",
     "alone_graph": "alone, CUDA graph",
@@ -153,7 +153,7 @@ def range_of(values: Iterable[float]) -> str:
 def span(e: Row | None) -> str:
     """The number with what is known of its spread.
 
-    `1.30 [1.28, 1.33]` has the 95 % interval of a new host or, in the row of a host and where it
+    `1.30 [1.28, 1.33]` has the interval of a new host or, in the row of a host and where it
     says `, one host`, of its next cell; `, one cell` what that tells of itself. `6.74 (6.19 to
     7.34)` has the range over hosts, `8.08 (one replicate)` nothing.
     """

@@ -22,5 +22,5 @@ def explain(
     from analysis.estimates import table as estimates
     from analysis.report.explain import explain as lines_of
 
-    terminal.show(lines_of(estimates.read(folder / "estimates.parquet"), number))
+    terminal.show(lines_of(estimates.read_estimates(folder / "estimates.parquet"), number))
     studies.warn_if_outdated(folder)

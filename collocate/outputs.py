@@ -7,14 +7,14 @@ from pathlib import Path
 def write_estimates(folder: Path, paper: bool) -> None:
     """runs.parquet → estimates.parquet; paper: with the paper's values and claims."""
     from analysis.advice import predict
-    from analysis.estimates.build import publish
+    from analysis.estimates.build import publish_estimates
 
     if paper:
         from paper.estimates import ADDITIONS
 
-        publish(folder, ADDITIONS)
+        publish_estimates(folder, ADDITIONS)
     else:
-        publish(folder, (predict.scored,))
+        publish_estimates(folder, (predict.predicted_estimates,))
 
 
 def draw_figures(folder: Path, paper: bool, data_only: bool = False) -> str:
@@ -45,14 +45,14 @@ def derive(folder: Path, paper: bool) -> None:
 
     Raises ValueError, with the step that failed.
     """
-    from analysis.estimates.records.merge import write
+    from analysis.estimates.records.merge import write_runs
     from analysis.files import one_line
     from release.manifest import RUNS
     from workflow.collocation.study.errors import ConfigError
 
     here = Path("results", folder.name)  # some of its texts tell paths
     steps = {
-        "records": lambda: write(here.name, here / RUNS, here / "runs.parquet"),
+        "records": lambda: write_runs(here.name, here / RUNS, here / "runs.parquet"),
         "estimates": lambda: write_estimates(here, paper),
         "figures": lambda: draw_figures(here, paper, data_only=True),
         "pages": lambda: write_pages(here, paper),

@@ -25,9 +25,9 @@ def records(
     output: Output,
 ) -> None:
     """run.json of each measurement → runs.parquet"""
-    from analysis.estimates.records.merge import write
+    from analysis.estimates.records.merge import write_runs
 
-    write(study, paths, output)
+    write_runs(study, paths, output)
 
 
 @step.command()
@@ -75,9 +75,9 @@ def check(pairs: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -
 @step.command()
 def fit(folders: Annotated[list[Path], typer.Argument(metavar="RESULTS/STUDY...")]) -> None:
     """estimates.parquet of studies → the predictor's constants"""
-    from analysis.advice.fit import write
+    from analysis.advice.fit import write_predictor
 
-    terminal.show(write(folders))
+    terminal.show(write_predictor(folders))
 
 
 @step.command()

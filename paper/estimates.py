@@ -17,4 +17,4 @@ def _verdicts(estimates: pd.DataFrame) -> Iterator[dict]:
 
 
 # In this order: a line is read at the paper's GRACT, and verdicts compare all that is there.
-ADDITIONS = (_reported, predict.scored, gract_lines.read, _verdicts)
+ADDITIONS = (_reported, predict.predicted_estimates, gract_lines.read, _verdicts)

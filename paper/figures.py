@@ -6,6 +6,7 @@ from matplotlib.lines import Line2D
 
 from analysis import labels
 from analysis.estimates import table
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import AT_GRACT
 from analysis.report.figures import Drawing, figure, style
 from paper import gract_lines
@@ -15,13 +16,14 @@ from workflow.collocation.study.names import parse_scenario
 @figure(
     "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
     "alone, which differs between hosts. Small marks: mean of one host and implementation each. "
-    "Lines: least squares. Large marks: the lines extrapolated to the paper's GRACT, with 95 % "
-    "intervals. Crosses: the paper's numbers. Figures beside them: how many jobs."
+    "Lines: least squares. Large marks: the lines extrapolated to the paper's GRACT, with "
+    f"{CONFIDENCE_TEXT} intervals. Crosses: the paper's numbers. Figures beside them: how many "
+    "jobs."
 )
 def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each set."""
     points, papers = gract_lines.points(estimates), gract_lines.papers(estimates)
-    shown = table.of(estimates, "stp" + AT_GRACT)
+    shown = table.select(estimates, "stp" + AT_GRACT)
     shown = shown.assign(workload=[parse_scenario(s).family for s in shown["scenario"]])
     if shown.empty:
         return None

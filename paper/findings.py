@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.advice.fit import UNSEEN
-from analysis.advice.predict import Alone, predict
+from analysis.advice.fit import UNSEEN_FILE
+from analysis.advice.predict import AloneActivity, predict_stp
 from analysis.estimates import table
 from analysis.estimates.table import Row
 from analysis.report.figures import select
@@ -21,8 +21,8 @@ def apart(estimates: pd.DataFrame, job: str, n: int) -> float:
     those that measured n.
     """
     place = {"host": "*", "window": "", "implementation": "paper_step"}
-    alone = table.of(estimates, "rate", **place, scenario=f"1x_{job}", method="naive")
-    hosts = table.of(estimates, "rate", **place, scenario=f"{n}x_{job}")["host"]
+    alone = table.select(estimates, "rate", **place, scenario=f"1x_{job}", method="naive")
+    hosts = table.select(estimates, "rate", **place, scenario=f"{n}x_{job}")["host"]
     rates = alone[alone["host"].isin(hosts)]["value"]
     return float(rates.max() / rates.min() - 1)
 
@@ -33,7 +33,7 @@ def crowded(estimates: pd.DataFrame) -> pd.Series:
     """
     gains = select.copies(estimates, "stp", method="mps", host="*")
     gains = select.with_alone(gains, estimates, "smact", host="*")
-    unseen = pd.read_csv(UNSEEN).query("method == 'mps'")
+    unseen = pd.read_csv(UNSEEN_FILE).query("method == 'mps'")
     unseen = unseen.rename(columns={"n": "jobs", "stp": "value"})
     gains = pd.concat([frame[["jobs", "value", "smact"]] for frame in (gains, unseen)])
     gains = gains[gains["jobs"].isin(CROWD) & (gains["value"] < ROOMY * gains["jobs"])]
@@ -45,12 +45,14 @@ def beside_server(number: Callable[[str], Row], method: str) -> tuple[float, flo
     that answers all its requests does all its work.
     """
     alone = [
-        Alone(*(number(f"{name}:1x_{job}/bf16/naive").value for name in Alone._fields))
+        AloneActivity(
+            *(number(f"{name}:1x_{job}/bf16/naive").value for name in AloneActivity._fields)
+        )
         for job in ("serve_6", "lm_b8")
     ]
     rate = number(f"job_rate:1x_serve_6+1x_lm_b8/bf16/{method}/lm_b8").value
     measured = 1 + rate / number("rate:1x_lm_b8/bf16/naive").value
-    return predict(method, alone).stp, measured
+    return predict_stp(method, alone).stp, measured
 
 
 def watching() -> Iterator[tuple[str, dict]]:

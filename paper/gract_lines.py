@@ -30,7 +30,7 @@ KERNELS = ("precision", "channels_last")
 
 def line(x: pd.Series, y: pd.Series, at: float | np.ndarray) -> tuple | None:
     """(value, low, high) at `at` of the line through these points' logs, by least squares: with the
-    95 % interval of the line itself. None where points are too few, or too near to each other.
+    interval of the line itself. None where points are too few, or too near to each other.
     """
     if len(x) < POINTS or x.max() < SPREAD * x.min():
         return None
@@ -92,7 +92,7 @@ def points(frame: pd.DataFrame) -> pd.DataFrame:
 def read(frame: pd.DataFrame) -> Iterator[dict]:
     """Rows of estimates.parquet: each line at the paper's GRACT, with the cells of its points.
 
-    frame: a study's estimates and the paper's, as `estimates.read` gives them.
+    frame: a study's estimates and the paper's, as `read_estimates` gives them.
     """
     known = papers(frame)
     for (quantity, scenario, method), own in points(frame).groupby(

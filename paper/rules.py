@@ -73,7 +73,7 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
 
 
 def of_mean(e: Row) -> tuple[float, float]:
-    """The 95 % interval that a number decides by: of a host's the mean of its n cells, for which
+    """The interval that a number decides by: of a host's the mean of its n cells, for which
     the one of its next cell is too wide by √(n + 1); else its own, or its value where it has none.
     """
     if e.spread == NONE:

@@ -27,9 +27,9 @@ def verdicts(judged: Iterable[Judged], estimates: pd.DataFrame) -> pd.DataFrame:
         every = [cell for test in each.tests for cell in test.cells]
         testable = each.verdict != "not testable"
         first = each.deciding if testable else next((c for c in every if c.reported), None)
-        ours, paper = table.at(estimates, first.ids[0]) if testable else None, ""
+        ours, paper = table.get_by_id(estimates, first.ids[0]) if testable else None, ""
         ours = ours and table.ranged(ours, [*table.on_hosts(estimates, ours)["value"]])
-        if theirs := first and table.at(estimates, first.reported):
+        if theirs := first and table.get_by_id(estimates, first.reported):
             done = theirs.quantity == "outcome"
             paper = labels.status(theirs.status) if done else as_.num(theirs)
             paper += f", {theirs.source}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Template
 
-from analysis.files import one_line, whole
+from analysis.files import one_line, written_whole
 from release import manifest, private, verify
 from release.manifest import NOT_RUN, is_raw
 from workflow.collocation import ROOT
@@ -102,7 +102,7 @@ def _code_files() -> list[str]:
 def _pack(output: Path, top: str, files: Mapping[str, bytes]) -> None:
     """Write files as a tar.xz below the folder `top`: sorted, without owners, all of one time."""
     with (
-        whole(output) as path,
+        written_whole(output) as path,
         tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, content in sorted(files.items()):

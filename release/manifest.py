@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.files import update
+from analysis.files import write_if_changed
 from workflow.collocation.study.layout import MANIFEST, PLAN, RAW, RUNS
 from workflow.collocation.study.regular_files import open_regular, read_bytes, read_json, read_text
 
@@ -111,9 +111,9 @@ def read_list(path: Path) -> dict[str, str]:
 def write_lists(folder: Path, files: Mapping[str, str]) -> str:
     """Write both lists of a study, from its files' SHA-256 by name; returns the root."""
     raw = {name: digest for name, digest in files.items() if is_raw(name)}
-    update(folder / RAW, list_text(raw))
+    write_if_changed(folder / RAW, list_text(raw))
     derived = {name: digest for name, digest in files.items() if name not in raw}
-    update(folder / MANIFEST, list_text(derived | {RAW: root(folder)}))
+    write_if_changed(folder / MANIFEST, list_text(derived | {RAW: root(folder)}))
     return root(folder)
 
 
@@ -136,7 +136,7 @@ def cells_not_run(folder: Path, names: Iterable[str]) -> list[str]:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a text file of these lines, if its content changes."""
-    update(path, "".join(f"{line}\n" for line in lines))
+    write_if_changed(path, "".join(f"{line}\n" for line in lines))
 
 
 def unsealed(study: Path) -> str:

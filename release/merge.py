@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from analysis.files import one_line, printable, whole
+from analysis.files import one_line, printable, written_whole
 from release import manifest
 from release.archive import unpack
 from release.checks import check_attempts
@@ -206,7 +206,7 @@ def _copy(source: Path, attempt: Attempt, files: Iterable[str], cells: Path, cel
     number = max(numbers, default=0) + 1
     target = cells / cell / f"a{number}"
     shutil.rmtree(target, ignore_errors=True)  # it may hold the log of an interrupted attempt
-    with whole(target) as partial:
+    with written_whole(target) as partial:
         partial.mkdir()
         for file in files:
             shutil.copy(source / attempt.folder / file, partial / file)

@@ -74,7 +74,7 @@ def on_hosts(quantity, scenario, *hosts, method="mps", **fields):
 
 
 def frame(rows):
-    """A table of estimates, as `estimates.read` gives it."""
+    """A table of estimates, as `read_estimates` gives it."""
     return estimates.ordered(table(rows))
 
 
@@ -88,14 +88,14 @@ def table(rows):
 def written(folder, rows):
     """The folder, with estimates.parquet."""
     folder.mkdir(parents=True, exist_ok=True)
-    estimates.write(table(rows), folder / "estimates.parquet")
+    estimates.save_estimates(table(rows), folder / "estimates.parquet")
     return folder
 
 
 def built(study, change=None):
     """The estimates of a simulated study; `change` changes its rows."""
     rows = change(study.rows) if change else study.rows
-    made = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), study.plan)
+    made = publish.measured_estimates(pd.DataFrame(rows, columns=SCHEMA.names), study.plan)
     return estimates.ordered(made)
 
 

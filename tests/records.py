@@ -3,8 +3,8 @@
 from pathlib import Path
 from statistics import fmean
 
-from analysis.estimates.records.merge import merge
-from analysis.estimates.records.read import Attempt, select
+from analysis.estimates.records.merge import merge_records
+from analysis.estimates.records.read import ReadRecord, records_that_count
 from workflow.collocation.record.run_json import SCHEMA_VERSION, Record
 from workflow.collocation.study.names import conditions_of, parse_scenario
 
@@ -89,8 +89,8 @@ def record(scenario, method="naive", replicate=1, rates=(1000.0,), **options):
 
 def merged(*records, folder=Path()):
     """Rows of the merged table as a frame; folder: where the files beside them are."""
-    attempts = [Attempt(Record.model_validate(each), folder / "run.json") for each in records]
-    return merge(select(attempts)).to_pandas()
+    attempts = [ReadRecord(Record.model_validate(each), folder / "run.json") for each in records]
+    return merge_records(records_that_count(attempts)).to_pandas()
 
 
 def telemetry(watts=200.0, windows=("window",), members=1, **options):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.estimates import table as estimates
-from analysis.estimates.formulas import FED
+from analysis.estimates.formulas import LOADER_QUANTITIES
 from analysis.estimates.quantities import AT_GRACT, QUANTITIES
 from analysis.estimates.records.schema import SCHEMA
 from analysis.report import explain
@@ -68,7 +68,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     served = {*REQUEST_METRICS, "tpot_over_alone", "e2el_over_alone"}
     made = {"claim", "epoch_time", *rewritten, "aa", "stp_predicted", *lines, *served}
-    made |= {"cpu_per_sample", *FED}  # of studies whose jobs share a loader
+    made |= {"cpu_per_sample", *LOADER_QUANTITIES}  # of studies whose jobs share a loader
     assert missing == made
     place = "thin_b32/paper_step/mps"  # of fewer jobs, not of as many
     assert f"stp_over_3:7x_{place}" in rich and f"stp_over_3:3x_{place}" not in rich
@@ -431,7 +431,7 @@ def test_a_cell_whose_method_was_not_proven_does_not_count():
 def test_ids_are_unique_and_are_read_back(rich, tmp_path):
     rows = [e._asdict() for e in rich.values()]
     path = written(tmp_path, rows) / "estimates.parquet"
-    read = estimates.by_id(estimates.read(path))
+    read = estimates.by_id(estimates.read_estimates(path))
     assert {e.id: told(e) for e in read.values()} == {i: told(e) for i, e in rich.items()}
     assert path.with_suffix(".csv").read_text("utf-8").count("\n") >= len(rich)
     with pytest.raises(ValueError, match=re.escape(rows[0]["id"])):
@@ -443,10 +443,10 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     empty = pa.Table.from_pylist([], schema=SCHEMA)
     pq.write_table(empty, rows)
     with pytest.raises(ValueError, match="no table of estimates"):
-        estimates.read(rows)
+        estimates.read_estimates(rows)
     written(tmp_path / "a", [number("count", name="cells")])
     with pytest.raises(FileNotFoundError, match="typo: no results of a study; there are: a$"):
-        estimates.read(tmp_path / "typo" / "estimates.parquet")
+        estimates.read_estimates(tmp_path / "typo" / "estimates.parquet")
 
 
 def test_latency_over_alone_is_of_one_replicate():

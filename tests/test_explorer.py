@@ -68,10 +68,10 @@ def made(tmp_path_factory):
 
 
 def test_every_number_is_the_estimate_of_its_id(made):
-    found = estimates.read(made[0].parent / "estimates.parquet")
+    found = estimates.read_estimates(made[0].parent / "estimates.parquet")
     assert len(made[1]["rows"]) == sum(found["quantity"].isin(["rate", "stp"]))
     for row in made[1]["rows"]:
-        e = estimates.at(found, row["id"])
+        e = estimates.get_by_id(found, row["id"])
         assert row["text"] == labels.span(e)
         known = [e.value if x != x else x for x in (e.value, e.low, e.high)]
         assert [row["value"], row["low"], row["high"]] == pytest.approx(known)

@@ -40,8 +40,8 @@ def made_once(tmp_path_factory):
     rows = [row | full if FULL.startswith(row["cell"]) else row for row in rows]
     folder = tmp_path_factory.mktemp("study")
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / "runs.parquet")
-    numbers = publish.build(pd.DataFrame(rows, columns=SCHEMA.names), made.plan)
-    estimates.write(numbers, folder / "estimates.parquet")
+    numbers = publish.measured_estimates(pd.DataFrame(rows, columns=SCHEMA.names), made.plan)
+    estimates.save_estimates(numbers, folder / "estimates.parquet")
     seen = {"t_ns": [int(1e9 * t) for t in READINGS], "entity": ["gpu"] * len(READINGS)}
     seen |= {"gract": [*READINGS.values()], "memory_used": [3 * 2**30] * len(READINGS)}
     seen |= {name: [each] * len(READINGS) for name, each in (("power", 300.0), ("gpu_util", 1.0))}
@@ -71,7 +71,7 @@ def export(study, monkeypatch, capsys):
 
 def published(study, quantity, cell):
     """The number of a cell, by method, as its study publishes it."""
-    found = estimates.of(estimates.read(study / "estimates.parquet"), quantity)
+    found = estimates.select(estimates.read_estimates(study / "estimates.parquet"), quantity)
     return {
         e.method: one["value"]
         for e in found.itertuples()

@@ -166,10 +166,10 @@ def test_figures_with_data_are_drawn_and_show_the_estimates(name, drawn):
         assert there == expected
     for row in listed.values():
         assert len(row["title"].split()) <= 12 and row["caption"].endswith((".", ")"))
-    found = table.read(folder / "estimates.parquet") if expected else None
+    found = table.read_estimates(folder / "estimates.parquet") if expected else None
     for name in expected:
         for row in pd.read_csv(folder / f"figures/{name}.csv").itertuples():
-            e = table.at(found, row.id)
+            e = table.get_by_id(found, row.id)
             for column in ("value", "low", "high"):
                 ours, theirs = getattr(e, column), getattr(row, column)
                 assert ours == pytest.approx(theirs, nan_ok=True), (name, row.id)
@@ -200,7 +200,7 @@ def test_marks_are_where_the_data_are_text_is_legible_and_the_same_data_give_the
 ):
     folder, function = drawn("whole"), figures(paper_figures)[name]
     with style.context():
-        drawing = function(table.read(folder / "estimates.parquet"))
+        drawing = function(table.read_estimates(folder / "estimates.parquet"))
         style.save(drawing.figure, drawing.title, function.caption, [tmp_path / "again.pdf"])
         box = drawing.figure.bbox.padded(1)
         names = [text for _, text in getattr(drawing.figure, "names", [])]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis import files
-from analysis.estimates.records.read import read_study
+from analysis.estimates.records.read import read_records
 from analysis.report.pages import FIGURES, listed
 from paper import reported, rules
 from release import manifest
@@ -223,7 +223,7 @@ READERS = {
     "record": ("run.json", run_json.read_record),
     "plan": ("cells/1x_a/i/naive/r1/a1/run.json", planned),
     "job": ("job.json", Task.read),
-    "list": ("runs.txt", lambda path: read_study("drill", path)),
+    "list": ("runs.txt", lambda path: read_records("drill", path)),
     "figures": (FIGURES, lambda path: listed(path.parents[1])),
     "folder's lock": (".lock", locked),
     "device's lock": ("cpu.lock", device_locked),

@@ -96,7 +96,7 @@ def test_it_says_whether_it_is_extrapolated_and_which_cells_it_is_through(tmp_pa
         assert ("extrapolated" in read(rows)["stp_at_gract", SEVEN, "naive"]["note"]) is said
     folder = written(tmp_path / "s", [*rows, *read(rows).values()])
     some = f"stp_at_gract:{SEVEN}/paper_step/naive"
-    e = estimates.get(estimates.read(folder / "estimates.parquet"), *some.split(":")[:1],
+    e = estimates.get(estimates.read_estimates(folder / "estimates.parquet"), *some.split(":")[:1],
                       scenario=SEVEN, implementation="paper_step", method="naive")  # fmt: skip
     assert collocate(["explain", str(folder), some]) == 0
     told = capsys.readouterr().out

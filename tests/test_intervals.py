@@ -6,9 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimates.coverage import coverage
-from analysis.estimates.intervals import by_host, kinds, over_hosts
+from analysis.estimates.coverage import interval_coverage
+from analysis.estimates.intervals import (
+    CONFIDENCE_TEXT,
+    add_over_hosts,
+    estimates_by_host,
+    set_kinds,
+)
 from analysis.estimates.table import PLACE
+from tests.studio import REPOSITORY
 
 # Kind → implementation, method, jobs, GRACT and SMACT alone, sd of cells, sd of hosts (logs).
 KINDS = {
@@ -22,11 +28,11 @@ SETS = 12
 
 
 def cell(quantity, scenario, implementation, method, host, value, number=1, **more):
-    """A row of `replicates.replicates`, as `publish.build` completes it."""
+    """A row of `replicates_of_runs`, as `build` completes it."""
     place = {"scenario": scenario, "implementation": implementation, "method": method}
     row = {"quantity": quantity, **place, "window": "", "job": "", "name": "", "host": host}
     row |= {"value": value, "numerator": None, "denominator": None, "over": "", "batches": ()}
-    row |= {"cell": f"{scenario}/{implementation}/{method}/{host}/r{number}", "turned": False}
+    row |= {"cell": f"{scenario}/{implementation}/{method}/{host}/r{number}", "interleaved": False}
     return row | {"flags": "", "code": frozenset(), "data": frozenset()} | more
 
 
@@ -69,7 +75,7 @@ def test_the_interval_of_a_host_holds_its_next_cell(n):
     for seed in range(6):
         cells = study(seed, lambda k: 3 if k < 3 else n, more=1)
         new = cells["cell"].str.endswith("r100")
-        fits, values = of_rates(by_host(cells[~new])), of_rates(cells[new])["value"]
+        fits, values = of_rates(estimates_by_host(cells[~new])), of_rates(cells[new])["value"]
         fits = fits[fits["n"] == n]
         assert (fits["spread"] == "interval").all()
         value = values.loc[fits.index]
@@ -88,8 +94,8 @@ def test_the_prediction_holds_a_host_that_was_held_out(hosts, n):
     for seed in range(10):
         found = study(seed, lambda k: 3 if k < 3 else n, hosts + 1)
         new = found["host"] == f"h{hosts + 1}"
-        held = of_rates(by_host(found)).xs(f"h{hosts + 1}", level="host")["value"]
-        told = of_rates(over_hosts(by_host(found[~new]))).xs("", level="host")
+        held = of_rates(estimates_by_host(found)).xs(f"h{hosts + 1}", level="host")["value"]
+        told = of_rates(add_over_hosts(estimates_by_host(found[~new]))).xs("", level="host")
         assert (told["spread"] == "prediction").all()
         inside = (told["low"] <= held.loc[told.index]) & (held.loc[told.index] <= told["high"])
         for kind, own in inside.groupby(told["kind"]):
@@ -104,14 +110,16 @@ def test_a_host_with_more_cells_counts_no_more_than_another():
         for h in values
         for n, v in enumerate(values[h])
     ]
-    found = of_rates(over_hosts(by_host(pd.DataFrame([*rows, *alone("a", "eager", 0.3, 0.2)]))))
+    found = of_rates(
+        add_over_hosts(estimates_by_host(pd.DataFrame([*rows, *alone("a", "eager", 0.3, 0.2)])))
+    )
     middles = [math.exp(np.log(each).mean()) for each in values.values()]
     assert found.loc[("7x_a", ""), "value"] == pytest.approx(math.exp(np.log(middles).mean()))
     assert found.loc[("7x_a", ""), "n"] == 7
 
 
 def test_no_prediction_is_narrower_than_an_interval_of_its_hosts():
-    found = over_hosts(by_host(study(1, lambda k: 1 + k % 3)))
+    found = add_over_hosts(estimates_by_host(study(1, lambda k: 1 + k % 3)))
     rates = of_rates(found)
     for scenario, over in rates.xs("", level="host").iterrows():
         own = rates.loc[scenario].drop("")
@@ -123,7 +131,7 @@ def test_each_cell_and_each_host_is_left_out_of_what_it_is_held_against():
     """As by leaving it out and fitting anew."""
     found = study(3, lambda k: 1 + k % 3, hosts=3)
     rates = found[found["quantity"] == "rate"]
-    told = {each["name"]: each for each in coverage(by_host(found))}
+    told = {each["name"]: each for each in interval_coverage(estimates_by_host(found))}
 
     def inside(without, rows):
         fit = of_rates(without).loc[[(r.scenario, r.host) for r in rows.itertuples()]]
@@ -133,13 +141,13 @@ def test_each_cell_and_each_host_is_left_out_of_what_it_is_held_against():
     hits = []
     for at, row in rates[rates["scenario"].str.contains("set_waits")].iterrows():
         if (rates["scenario"].eq(row["scenario"]) & rates["host"].eq(row["host"])).sum() > 1:
-            hits += inside(by_host(found.drop(index=at)), rates.loc[[at]])
+            hits += inside(estimates_by_host(found.drop(index=at)), rates.loc[[at]])
     own = told["cells/set_waits/rate"]
     assert (own["n"], own["value"]) == (len(hits), pytest.approx(np.mean(hits)))
-    hits, single = [], by_host(found)
+    hits, single = [], estimates_by_host(found)
     for host in ("h1", "h2", "h3"):
         held = single[(single["host"] == host) & (single["kind"] == "set_waits")]
-        others = over_hosts(single[single["host"] != host])
+        others = add_over_hosts(single[single["host"] != host])
         hits += inside(others, held.assign(host=""))
     own = told["hosts/set_waits/rate"]
     assert (own["n"], own["value"]) == (len(hits), pytest.approx(np.mean(hits)))
@@ -155,7 +163,7 @@ def sharing(seed, jobs, hosts, cells, spread=0.1):
         for h in range(1, hosts + 1):
             for number in [*range(cells), "next"]:
                 alone, at = random.normal(0, spread), f"job{k}--interleaved/eager/mps/r{h}{number}"
-                of = {"cell": at, "over": at, "turned": True}
+                of = {"cell": at, "over": at, "interleaved": True}
                 for n in (2, 4, 8):
                     value = n * math.exp(random.normal(0, 0.01) - alone)
                     of_set = (f"{n}x_job{k}", "eager", "mps", f"h{h}", value)
@@ -168,21 +176,21 @@ def test_sets_that_share_their_job_alone_are_not_independent():
     for seed in range(80):
         found = sharing(seed, jobs=3, hosts=1, cells=2)
         new = found["cell"].str.endswith("next")
-        told = by_host(found[~new]).set_index("scenario")
+        told = estimates_by_host(found[~new]).set_index("scenario")
         value = found[new].set_index("scenario")["value"].loc[told.index]
         assert (told["spread"] == "interval").all()
         hits += ((told["low"] <= value) & (value <= told["high"])).tolist()
     assert 0.92 <= np.mean(hits) <= 0.98
-    few = by_host(sharing(1, jobs=1, hosts=2, cells=1))  # two cells of three sets each
+    few = estimates_by_host(sharing(1, jobs=1, hosts=2, cells=1))  # two cells of three sets each
     assert (few["spread"] == "none").all()
 
 
 def test_a_whole_cell_is_left_out():
     """With all numbers that are held against the same job alone; as by fitting anew without it."""
     found, hits = sharing(2, jobs=3, hosts=2, cells=2), []
-    told = {each["name"]: each for each in coverage(by_host(found))}
+    told = {each["name"]: each for each in interval_coverage(estimates_by_host(found))}
     for at, own in found.groupby("cell"):
-        fit = by_host(found[found["cell"] != at]).set_index(["scenario", "host"])
+        fit = estimates_by_host(found[found["cell"] != at]).set_index(["scenario", "host"])
         fit = fit.loc[list(zip(own["scenario"], own["host"], strict=True))]
         hits += (
             (fit["low"].values <= own["value"]) & (own["value"] <= fit["high"].values)
@@ -199,7 +207,7 @@ def test_a_workload_of_many_cells_has_a_variance_of_its_own():
         for number in range(cells):
             value = math.exp(random.normal(5, sd))
             rows.append(cell("rate", f"3x_{job}", "eager", "mps", "h1", value, number))
-    told = by_host(pd.DataFrame(rows)).set_index("scenario")
+    told = estimates_by_host(pd.DataFrame(rows)).set_index("scenario")
     half = np.log(told["high"] / told["value"])
     assert half["3x_quiet"] < 0.05 < half["3x_rare"] < half["3x_loud"]
 
@@ -211,7 +219,7 @@ def test_hosts_of_one_workload_are_as_many_as_they_are():
         for host, value in (("h1", 90.0), ("h2", 110.0), ("h3", 100.0))
         for n in (2, 3, 4, 5)
     ]
-    over = over_hosts(by_host(pd.DataFrame(rows)))
+    over = add_over_hosts(estimates_by_host(pd.DataFrame(rows)))
     assert set(over.loc[over["host"] == "", "spread"]) == {"range"}
 
 
@@ -225,23 +233,23 @@ BATCHES = tuple(100 + k for k in range(10))
         ([{"h1": 2}], "none"),  # one degree of freedom
         ([{"h1": 4}], "interval"),
         ([{"h1": 2}, {"h1": 2}, {"h2": 2}, {"h1": 1}], "interval"),  # three, of other sets, too
-        ([{"h1": 1, "turned": True}], "cell"),
-        ([{"h1": 2, "turned": True}], "none"),
-        ([{"h1": 4}, {"h1": 1, "turned": True}], "cell"),  # designs are pooled apart
+        ([{"h1": 1, "interleaved": True}], "cell"),
+        ([{"h1": 2, "interleaved": True}], "none"),
+        ([{"h1": 4}, {"h1": 1, "interleaved": True}], "cell"),  # designs are pooled apart
     ],
 )
 def test_what_few_cells_tell(cells, spread):
     """Of the last set."""
     rows = []
     for k, own in enumerate(cells):
-        turned = own.pop("turned", False)
-        of = {"turned": turned, "batches": BATCHES if turned else ()}
+        turned = own.pop("interleaved", False)
+        of = {"interleaved": turned, "batches": BATCHES if turned else ()}
         for host, n in own.items():
             rows += [
                 cell("rate", f"7x_job{k}", "eager", "mps", host, 100.0 + number, number, **of)
                 for number in range(n)
             ]
-    last = by_host(pd.DataFrame(rows)).iloc[-1]
+    last = estimates_by_host(pd.DataFrame(rows)).iloc[-1]
     assert last["spread"] == spread
     assert (spread == "none") == math.isnan(last["low"]) == math.isnan(last["high"])
 
@@ -249,7 +257,7 @@ def test_what_few_cells_tell(cells, spread):
 def test_the_interval_of_a_share_is_one():
     rows = [cell("gract", "7x_a", "eager", "mps", "h1", share, n)
             for n, share in enumerate((0.99, 0.98, 1.0, 0.9))]  # fmt: skip
-    told = by_host(pd.DataFrame(rows)).iloc[0]
+    told = estimates_by_host(pd.DataFrame(rows)).iloc[0]
     assert 0.7 < told["low"] < told["value"] < told["high"] == 1
 
 
@@ -274,7 +282,7 @@ def test_the_interval_of_a_share_is_one():
 def test_kinds_of_sets(scenario, implementation, method, window, kind):
     rows = [*alone(["thin"], "paper_step", 0.3, 0.1), *alone(["wide"], "paper_step", 0.95, 0.6)]
     rows.append(cell("rate", scenario, implementation, method, "h1", 1.0, window=window))
-    assert kinds(pd.DataFrame(rows)).iloc[-1] == kind
+    assert set_kinds(pd.DataFrame(rows)).iloc[-1] == kind
     assert set(PLACE) < set(rows[-1])
 
 
@@ -284,4 +292,9 @@ def test_a_kind_counts_hosts_alike_however_many_cells_each_has():
             for host, share, cells in (("h1", 0.30, 1), ("h2", 0.21, 9))
             for number in range(cells)]  # fmt: skip
     rows.append(cell("rate", "4x_thin", "bf16", "mps", "h1", 1.0))  # asks for 4 x 0.255
-    assert kinds(pd.DataFrame(rows)).iloc[-1] == "set_full"
+    assert set_kinds(pd.DataFrame(rows)).iloc[-1] == "set_full"
+
+
+def test_the_methods_page_tells_the_level_of_intervals():
+    methods = (REPOSITORY / "docs" / "methods.md").read_text("utf-8")
+    assert f"**Intervals** hold {CONFIDENCE_TEXT}," in methods

@@ -44,7 +44,7 @@ def asked(**bounds) -> Request:
 
 
 def option(n: int, method: str, stp: float) -> Option:
-    return Option(n, method, 1.0, Prediction(stp, 0.9 * stp, 1.1 * stp, 0.1, "gaps"))
+    return Option(n, method, 1.0, Prediction(stp, 0.9 * stp, 1.1 * stp, 0.1))
 
 
 def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None, flags=""):

@@ -17,9 +17,9 @@ import psutil
 import pytest
 import yaml
 
-from analysis.estimates.formulas import FED
-from analysis.estimates.replicates import replicates
-from analysis.estimates.runs import prepared
+from analysis.estimates.formulas import LOADER_QUANTITIES
+from analysis.estimates.replicates import replicates_of_runs
+from analysis.estimates.runs import prepare_runs
 from tests.fakes.members import member_spec
 from tests.records import merged, record, telemetry
 from tests.studio import REPOSITORY, study, until
@@ -133,8 +133,8 @@ def test_what_the_loader_uses_counts_for_its_jobs_in_studies_that_share_one():
         member["data_wait_share"] = 0.2
 
     def found(of: list[dict]) -> dict:
-        rows = replicates(prepared(merged(*of)).members)
-        rows = rows[rows["quantity"].isin(("cpu_per_sample", *FED))]
+        rows = replicates_of_runs(prepare_runs(merged(*of)).members)
+        rows = rows[rows["quantity"].isin(("cpu_per_sample", *LOADER_QUANTITIES))]
         return {(r.at.partition("/")[0], r.quantity): r.value for r in rows.itertuples()}
 
     told = found(cells)

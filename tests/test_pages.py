@@ -88,13 +88,13 @@ def test_all_files_are_written_and_begin_with_what_the_study_can_answer(study):
 
 @pytest.mark.parametrize("name", pages.TABLES)
 def test_values_of_a_table_are_those_of_the_ids_beside_them(study, name):
-    found = table.read(study / "estimates.parquet")
+    found = table.read_estimates(study / "estimates.parquet")
     with (study / f"tables/{name}.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert bool(rows) == (study.name != "nothing") or study.name == "cpu"
     for row in rows:
-        known = {f"{getattr(e, column):.9g}" for i in row.pop("id").split()
-                 for e in [table.at(found, i)] for column in ("value", "low", "high")}  # fmt: skip
+        numbers = [table.get_by_id(found, i) for i in row.pop("id").split()]
+        known = {f"{v:.9g}" for e in numbers for v in (e.value, e.low, e.high)}
         given = {value for title, value in row.items() if value and f"{title} low" in row}
         assert given <= known
         for title in (title for title in row if row.get(f"{title} low")):
@@ -164,7 +164,9 @@ def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone(simul
         "method": "mps",
     }
     high = [replace(e, value=50.0) if of.items() <= vars(e).items() else e for e in simulated]
-    rows = contents.gains(table.read(written(tmp_path / "high", high) / "estimates.parquet"))
+    rows = contents.gains(
+        table.read_estimates(written(tmp_path / "high", high) / "estimates.parquet")
+    )
     best = {(row.job, row.written): row.run for row in rows.itertuples()}
     assert best["thin b32", "paper style"] == "7 under MPS"
 

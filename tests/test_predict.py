@@ -8,47 +8,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.advice import fit, predict
-from analysis.advice.predict import ACTIVITY, NO_GAPS_FROM, Alone, Measured, form, measured
+from analysis.advice.predict import (
+    NO_GAPS_FROM,
+    AloneActivity,
+    MeasuredSet,
+    measured_sets,
+    saturating_stp,
+)
+from analysis.estimates.quantities import DEMAND
 from collocate.app import main as collocate
 from tests.handmade import frame, number, written
 from tests.studio import REPOSITORY
 
 SHARES = st.floats(0, 1)
-JOBS = st.builds(Alone, SHARES, SHARES)
-METHODS = st.sampled_from(sorted(ACTIVITY))
+JOBS = st.builds(AloneActivity, SHARES, SHARES)
+METHODS = st.sampled_from(sorted(DEMAND))
 
 
 @given(METHODS, st.lists(JOBS, min_size=1, max_size=24), st.randoms())
 def test_a_set_does_at_most_the_work_of_its_jobs_in_whatever_order(method, alone, random):
-    found = predict.predict(method, alone)
+    found = predict.predict_stp(method, alone)
     assert 0 < found.stp <= len(alone)
     assert found.low <= found.stp <= found.high
     random.shuffle(alone)
-    assert predict.predict(method, alone)[:3] == pytest.approx(found[:3])
+    assert predict.predict_stp(method, alone)[:3] == pytest.approx(found[:3])
 
 
-@given(METHODS, st.builds(Alone, st.floats(0, 0.3), st.floats(0, 0.3)))
+@given(METHODS, st.builds(AloneActivity, st.floats(0, 0.3), st.floats(0, 0.3)))
 def test_one_small_job_runs_as_if_alone(method, job):
-    assert 0.98 <= predict.predict(method, [job]).stp <= 1
+    assert 0.98 <= predict.predict_stp(method, [job]).stp <= 1
 
 
 @given(METHODS, JOBS, st.integers(1, 23))
 def test_more_of_a_job_never_do_less(method, job, n):
-    fewer, more = (predict.predict(method, [job] * count).stp for count in (n, n + 1))
+    fewer, more = (predict.predict_stp(method, [job] * count).stp for count in (n, n + 1))
     assert fewer <= more * (1 + 1e-9)
 
 
 @given(METHODS, JOBS, JOBS, st.integers(1, 24))
 def test_jobs_that_fill_more_of_the_gpu_gain_less(method, a, b, n):
     """Also where one has gaps and the other has none."""
-    small, large = Alone(*map(min, a, b)), Alone(*map(max, a, b))
-    gains = [predict.predict(method, [job] * n).stp for job in (small, large)]
+    small, large = AloneActivity(*map(min, a, b)), AloneActivity(*map(max, a, b))
+    gains = [predict.predict_stp(method, [job] * n).stp for job in (small, large)]
     assert gains[0] >= gains[1] * (1 - 1e-9)
 
 
 def test_a_set_without_gaps_is_one_none_of_whose_jobs_has_any():
-    busy, idle = Alone(NO_GAPS_FROM, 0.4), Alone(NO_GAPS_FROM - 0.01, 0.4)
-    kinds = [predict.predict("mps", alone).kind for alone in ([busy] * 2, [busy, idle], [idle])]
+    busy, idle = AloneActivity(NO_GAPS_FROM, 0.4), AloneActivity(NO_GAPS_FROM - 0.01, 0.4)
+    kinds = [predict.gap_kind(alone) for alone in ([busy] * 2, [busy, idle], [idle])]
     assert kinds == ["no_gaps", "gaps", "gaps"]
 
 
@@ -61,29 +68,37 @@ STUDIES = [REPOSITORY / "results" / "ladder"]
 
 def sets(p=4.0):
     """Of six jobs, three with gaps, as the form with these constants would have them."""
-    jobs = {"a": Alone(0.2, 0.1), "b": Alone(0.5, 0.35), "c": Alone(0.8, 0.6)}
-    jobs |= {"d": Alone(0.99, 0.3), "e": Alone(1.0, 0.5), "f": Alone(0.98, 0.8)}
+    jobs = {
+        "a": AloneActivity(0.2, 0.1),
+        "b": AloneActivity(0.5, 0.35),
+        "c": AloneActivity(0.8, 0.6),
+    }
+    jobs |= {
+        "d": AloneActivity(0.99, 0.3),
+        "e": AloneActivity(1.0, 0.5),
+        "f": AloneActivity(0.98, 0.8),
+    }
     alike = [(name,) * n for name in jobs for n in (2, 3, 4, 7)]
-    for method, names in product(ACTIVITY, [*alike, ("a", "c"), ("b", "b", "e")]):
+    for method, names in product(DEMAND, [*alike, ("a", "c"), ("b", "b", "e")]):
         alone = tuple(jobs[name] for name in names)
-        k = KNOWN[method, predict.kind_of(alone)]
-        stp = form(len(names), predict.demand(method, alone), k, p)
-        yield Measured("+".join(names), frozenset(names), method, alone, stp)
+        k = KNOWN[method, predict.gap_kind(alone)]
+        stp = saturating_stp(len(names), predict.gpu_demand(method, alone), k, p)
+        yield MeasuredSet("+".join(names), frozenset(names), method, alone, stp)
 
 
 @pytest.mark.parametrize("p", [2.0, 4.0, 8.0])
 def test_the_fit_finds_the_constants_that_studies_were_made_with(p):
-    found = fit.fitted([*sets(p)])
+    found = fit.fit_constants([*sets(p)])
     assert {each: k for each, (k, _) in found.items()} == pytest.approx(KNOWN, rel=1e-4)
     assert [each for _, each in found.values()] == pytest.approx([p] * 4, rel=1e-3)
-    assert max(abs(fit.left_out([*sets(p)]))) < 1e-3
+    assert max(abs(fit.left_out_errors([*sets(p)]))) < 1e-3
 
 
 def test_the_error_of_a_set_is_that_of_a_fit_that_has_seen_none_of_its_jobs():
     """A job that gains half of what others do is off by about a half, its mixes too."""
-    odd = [e._replace(stp=e.stp / (2 if "c" in e.jobs else 1)) for e in sets()]
-    for each, error in zip(odd, fit.left_out(odd), strict=True):
-        if "c" in each.jobs:
+    odd = [e._replace(stp=e.stp / (2 if "c" in e.workloads else 1)) for e in sets()]
+    for each, error in zip(odd, fit.left_out_errors(odd), strict=True):
+        if "c" in each.workloads:
             assert error == pytest.approx(-0.5, abs=0.01), each.id
 
 
@@ -99,17 +114,17 @@ def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known()
     rows += [number("stp", scenario, value=1.2) for scenario in ("2x_b+1x_a", "2x_c", "1x_b+1x_c")]
     rows += [number("stp", "3x_a--files", value=2.9), number("stp", "2x_a--departure", value=1.0)]
     rows += [number("stp", "2x_a", implementation="graph"), number("stp", "2x_a", host="h1")]
-    found = {(each.id, each.method): each for each in measured(frame(rows), "s")}
+    found = {(each.id, each.method): each for each in measured_sets(frame(rows), "s")}
     assert sorted(found) == [
         *(("s 2x_a/paper_step", method) for method in ("mps", "naive")),
         ("s 2x_b+1x_a/paper_step", "mps"),
         ("s 3x_a--files/paper_step", "mps"),
     ]
     mix = found["s 2x_b+1x_a/paper_step", "mps"]
-    assert (mix.jobs, mix.stp) == ({"a", "b"}, 1.2)
-    assert predict.demand("naive", mix.alone) == pytest.approx(2.3)
-    assert predict.demand("mps", mix.alone) == pytest.approx(1.85)
-    assert found["s 3x_a--files/paper_step", "mps"].alone == (Alone(0.1, 0.05),) * 3
+    assert (mix.workloads, mix.stp) == ({"a", "b"}, 1.2)
+    assert predict.gpu_demand("naive", mix.alone) == pytest.approx(2.3)
+    assert predict.gpu_demand("mps", mix.alone) == pytest.approx(1.85)
+    assert found["s 3x_a--files/paper_step", "mps"].alone == (AloneActivity(0.1, 0.05),) * 3
 
 
 def test_a_set_is_held_against_its_jobs_alone_on_the_hosts_that_measured_it():
@@ -119,7 +134,7 @@ def test_a_set_is_held_against_its_jobs_alone_on_the_hosts_that_measured_it():
         rows += [number(q, "1x_a", "naive", value=share, host=host) for q in ("gract", "smact")]
     rows += [number("stp", "2x_a", value=1.9)]
     rows += [number("stp", "2x_a", value=1.9, host=host) for host in ("h1", "h2")]
-    (found,) = measured(frame(rows))
+    (found,) = measured_sets(frame(rows))
     assert found.alone == (pytest.approx((0.3, 0.3)),) * 2
 
 
@@ -127,16 +142,16 @@ def test_each_measured_set_has_its_prediction_beside_it_and_the_study_its_errors
     def alone(share):
         return [number(q, "1x_a", "naive", value=share) for q in ("gract", "smact")]
 
-    told = {n: predict.predict("mps", [Alone(0.5, 0.5)] * n).stp for n in range(2, 13)}
+    told = {n: predict.predict_stp("mps", [AloneActivity(0.5, 0.5)] * n).stp for n in range(2, 13)}
     off = {n: 0.01 * (n - 2) for n in told}  # 0 to 10 %, so 5 % in the median
     rows = [number("stp", f"{n}x_a", value=(1 + off[n]) * told[n]) for n in told]
-    found = list(predict.scored(frame([*alone(0.5), *rows])))
+    found = list(predict.predicted_estimates(frame([*alone(0.5), *rows])))
     sets = {row["scenario"]: row for row in found if row["quantity"] == "stp_predicted"}
     assert {f"{n}x_a": stp for n, stp in told.items()} == {s: e["value"] for s, e in sets.items()}
     assert "+0.070" in sets["9x_a"]["note"] and sets["9x_a"]["method"] == "mps"
     counts = {row["name"]: row["value"] for row in found if row["quantity"] == "count"}
     assert counts == pytest.approx({"predicted_off": 0.05, "predicted_off_90": 0.09})
-    assert list(predict.scored(frame(rows))) == []
+    assert list(predict.predicted_estimates(frame(rows))) == []
 
 
 def flat(content, at=""):
@@ -147,13 +162,13 @@ def flat(content, at=""):
 
 
 def test_the_file_that_ships_is_what_its_command_writes(tmp_path, monkeypatch, capsys):
-    ships = predict.FILE.read_text("utf-8")
-    monkeypatch.setattr(predict, "FILE", tmp_path / "predictor.yaml")
+    ships = predict.PREDICTOR_FILE.read_text("utf-8")
+    monkeypatch.setattr(predict, "PREDICTOR_FILE", tmp_path / "predictor.yaml")
     monkeypatch.chdir(REPOSITORY)
     command = ships.splitlines()[0].partition("collocate ")[2].split()
     assert [REPOSITORY / study for study in command[2:]] == STUDIES
     assert collocate(command) == 0 and "error_90" in capsys.readouterr().out
-    made = predict.FILE.read_text("utf-8")
+    made = predict.PREDICTOR_FILE.read_text("utf-8")
     assert made.splitlines()[0] == ships.splitlines()[0]
     told, made = flat(yaml.safe_load(ships)), flat(yaml.safe_load(made))
     texts = {key: value for key, value in told.items() if isinstance(value, str)}
@@ -163,7 +178,7 @@ def test_the_file_that_ships_is_what_its_command_writes(tmp_path, monkeypatch, c
 
 def test_methods_tell_the_errors_of_the_file():
     told = (REPOSITORY / "docs" / "methods.md").read_text("utf-8")
-    found = yaml.safe_load(predict.FILE.read_text("utf-8"))
+    found = yaml.safe_load(predict.PREDICTOR_FILE.read_text("utf-8"))
     for method, by_kind in found["constants"].items():
         for kind, of in by_kind.items():
             row = f"| `{method}` | {kind.replace('_', ' ')} | {of['k']:.2f} | {of['sets']} | "
@@ -171,7 +186,7 @@ def test_methods_tell_the_errors_of_the_file():
             assert row in told
             if "unseen" in of:
                 assert f"{100 * of['unseen']['error_90']:.1f} %" in told
-    mixes = [f"{100 * found['mixes'][method]['error_50']:.1f} %" for method in ACTIVITY]
+    mixes = [f"{100 * found['mixes'][method]['error_50']:.1f} %" for method in DEMAND]
     assert " and ".join(mixes) in told
 
 
@@ -181,8 +196,8 @@ def test_methods_tell_the_errors_of_the_file():
 def test_studies_that_are_too_few_to_fit_are_one_line(tmp_path, capsys):
     rows = [number(name, "1x_a", "naive", value=0.5) for name in ("gract", "smact")]
     folder = written(tmp_path / "few", [*rows, number("stp", "2x_a", "mps", value=1.5)])
-    before = predict.FILE.read_bytes()
+    before = predict.PREDICTOR_FILE.read_bytes()
     for study, said in ((folder, "at least two jobs"), (tmp_path / "none", "no results")):
         assert collocate(["step", "fit", str(study)]) == 1
         [line] = capsys.readouterr().err.splitlines()
-        assert said in line and predict.FILE.read_bytes() == before
+        assert said in line and predict.PREDICTOR_FILE.read_bytes() == before

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.estimates.records import flags, losses, schema
-from analysis.estimates.records.losses import AGREES, DIFFERS, ITSELF
+from analysis.estimates.records.losses import AGREES, DIFFERS, ONLY_ALONE
 from collocate.app import main as collocate
 from tests.records import TRAIN_SIZE, merged, record, telemetry
 from workflow.collocation.record.series import LAG_NS
@@ -220,7 +220,7 @@ def pair(curve, **options):
 def test_the_alone_condition_is_what_losses_are_held_against():
     losses = [[7.0, 6.0, 5.0]] * 4 + [[9.0, 9.0, 9.0]]
     frame = merged(interleaved(losses=losses), record("3x_a", "mps", rates=[1] * 3))
-    assert frame["loss_check"].tolist() == [ITSELF] + [AGREES] * 3 + [DIFFERS] + [AGREES] * 3
+    assert frame["loss_check"].tolist() == [ONLY_ALONE] + [AGREES] * 3 + [DIFFERS] + [AGREES] * 3
 
 
 @given(alone=st.lists(curves, min_size=2, max_size=5), curve=curves)
@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_is_a_difference(curve, place, runs):
 def test_a_member_begins_as_the_alone_runs_do_and_learns_as_they_do(losses, verdict, runs):
     found = checks_of(*alone_runs(*[[7.0, 6.0, 5.0]] * runs), pair(losses))
     assert found["2x_a/paper_step/mps"][0] == verdict
-    assert found["1x_a/paper_step/naive"][0] == (AGREES if runs > 1 else ITSELF)
+    assert found["1x_a/paper_step/naive"][0] == (AGREES if runs > 1 else ONLY_ALONE)
 
 
 def test_a_member_with_other_sms_may_begin_otherwise():

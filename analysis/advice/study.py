@@ -197,7 +197,9 @@ def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
         on = [numbers.get(f"{e.id}@{host}", e) for host in hosts] if e else []
         return max(map(_value, on), default=_value(e))
 
-    for stp in table_of.of(estimates, "stp", window="", job="").itertuples(index=False, name="Row"):
+    for stp in table_of.select(estimates, "stp", window="", job="").itertuples(
+        index=False, name="Row"
+    ):
         if (job := _job(stp)) is not None:
             own = {name: numbers.get(identity(name, **place(stp))) for name in NUMBERS}
             on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
@@ -254,7 +256,7 @@ def _rewrite(estimates: pd.DataFrame, job: str, implementation: str) -> str:
     """That one job alone does over a tenth more in the fastest implementation measured; or ""."""
     one = {"scenario": f"1x_{job}", "implementation": implementation, "method": "naive"}
     alone, over = (table_of.get(estimates, name, **one) for name in ("rate", "over_fastest"))
-    every = table_of.of(estimates, "fastest_rate", scenario=f"1x_{job}")
+    every = table_of.select(estimates, "fastest_rate", scenario=f"1x_{job}")
     fastest = next(every.itertuples(), None)
     if not (alone and over and fastest) or over.value >= NEAR:
         return ""
@@ -273,7 +275,7 @@ def common(found: Iterable[Advice]) -> list[str]:
 
 def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
     """That one job alone, in ways not measured here, may do more than sets do; or ""."""
-    rates = table_of.of(estimates, "rate", method="naive", window="")
+    rates = table_of.select(estimates, "rate", method="naive", window="")
     jobs = {each.job for each in found}
     alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "implementation"]) for job in jobs]
     lacking = [each for each in IMPLEMENTATIONS if not all(each in known for known in alone)]

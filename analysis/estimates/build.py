@@ -1,76 +1,82 @@
-"""runs.parquet → estimates.parquet: every published number of a study, once.
-
-Reads runs.parquet and plan.json of the folder; writes estimates.parquet, and estimates.csv without
-the replicates.
-"""
+"""runs.parquet → estimates.parquet: every published number of a study, once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.estimates import outcomes as study
-from analysis.estimates import runs
-from analysis.estimates import table as estimates
-from analysis.estimates.coverage import coverage
-from analysis.estimates.derived import derived
-from analysis.estimates.intervals import by_host, over_hosts
+from analysis.estimates import table
+from analysis.estimates.coverage import interval_coverage
+from analysis.estimates.derived import derived_estimates
+from analysis.estimates.intervals import add_over_hosts, estimates_by_host
+from analysis.estimates.outcomes import provenance_counts, set_outcomes, study_counts
 from analysis.estimates.records import flags
-from analysis.estimates.replicates import replicates
+from analysis.estimates.replicates import replicates_of_runs
+from analysis.estimates.runs import prepare_runs, read_runs, run_conditions
 from workflow.collocation.study.names import parse_scenario
 from workflow.collocation.study.regular_files import read_json
 
 Addition = Callable[[pd.DataFrame], Iterable[dict]]
 
 
-def build(rows: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
-    """All measured numbers of a study: rows are those of runs.parquet, plan those of plan.json."""
-    prepared = runs.prepared(rows)
-    members = prepared.members
-    outcomes = study.outcomes(members, plan)
-    numbers, covered = pd.DataFrame(columns=[*estimates.COLUMNS, "jobs", "variant"]), []
+def measured_estimates(run_rows: pd.DataFrame, plan: Sequence[Mapping]) -> pd.DataFrame:
+    """Computes all numbers that a study measured itself.
+
+    run_rows: rows of runs.parquet. plan: the planned cells, as in plan.json.
+    """
+    study_runs = prepare_runs(run_rows)
+    members = study_runs.members
+    outcomes = set_outcomes(members, plan)
+    numbers = pd.DataFrame(columns=[*table.COLUMNS, "jobs", "variant"])
+    counts = []
     if members["measured"].any():
-        found = replicates(members).rename(columns={"at": "cell"}).assign(name="")
-        about = members.drop_duplicates("run").set_index("run")
-        about = about[["scenario", "implementation", "method", "window", "host"]]
-        found = found.join(about.join(runs.conditions(members)), on="run")
-        single = by_host(found)
-        measured = _marked(_with_sets(over_hosts(single)))
-        others = derived(measured, outcomes)
-        numbers = _with_sets(pd.concat([measured, others], ignore_index=True))
-        covered = [*coverage(single)]
-    counts = [*study.counts(prepared, plan, numbers), *study.provenance(members), *covered]
-    return estimates.combined([numbers, outcomes, pd.DataFrame(counts)])
+        host_estimates = estimates_by_host(_replicates(members))
+        measured = _flag_above_count(_add_set_columns(add_over_hosts(host_estimates)))
+        derived = derived_estimates(measured, outcomes)
+        numbers = _add_set_columns(pd.concat([measured, derived], ignore_index=True))
+        counts = list(interval_coverage(host_estimates))
+    counts = [*study_counts(study_runs, plan, numbers), *provenance_counts(members), *counts]
+    return table.combined([numbers, outcomes, pd.DataFrame(counts)])
 
 
-def _with_sets(found: pd.DataFrame) -> pd.DataFrame:
-    """With the number of jobs, and the variant, of each scenario."""
-    parsed = [parse_scenario(scenario) for scenario in found["scenario"]]
-    return found.assign(jobs=[s.n for s in parsed], variant=[s.variant for s in parsed])
+def _replicates(members: pd.DataFrame) -> pd.DataFrame:
+    """Every quantity of every run, with the run's place, flags, code and data."""
+    columns = ["scenario", "implementation", "method", "window", "host"]
+    places = members.drop_duplicates("run").set_index("run")[columns]
+    replicates = replicates_of_runs(members).rename(columns={"at": "cell"}).assign(name="")
+    return replicates.join(places.join(run_conditions(members)), on="run")
 
 
-def _marked(found: pd.DataFrame) -> pd.DataFrame:
-    """A gain above the number of jobs is marked: no set can do more, so the job alone ran slow."""
-    above = (found["quantity"] == "stp") & (found["jobs"] > 1) & (found["value"] > found["jobs"])
-    marked = [flags.union([own, flags.ABOVE_COUNT]) for own in found["flags"]]
-    return found.assign(flags=found["flags"].mask(above, pd.Series(marked, found.index)))
+def _add_set_columns(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Adds the number of jobs (`jobs`) and the `variant` of each scenario."""
+    parsed = [parse_scenario(scenario) for scenario in estimates["scenario"]]
+    jobs = [scenario.n for scenario in parsed]
+    return estimates.assign(jobs=jobs, variant=[scenario.variant for scenario in parsed])
 
 
-def estimate(folder: Path, additions: Sequence[Addition] = ()) -> pd.DataFrame:
-    """All numbers of a study's folder. Raises OSError, or ValueError with one line that names the
-    file.
+def _flag_above_count(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Flags gains above the number of jobs: no set can do more, so the job alone ran slow."""
+    gains = (estimates["quantity"] == "stp") & (estimates["jobs"] > 1)
+    flagged = [flags.union([text, flags.ABOVE_COUNT]) for text in estimates["flags"]]
+    above = gains & (estimates["value"] > estimates["jobs"])
+    return estimates.assign(flags=estimates["flags"].mask(above, pd.Series(flagged, above.index)))
 
-    additions: functions of all estimates so far that give rows of further ones, in this order.
+
+def study_estimates(folder: Path, additions: Sequence[Addition] = ()) -> pd.DataFrame:
+    """Computes all numbers of a study from runs.parquet and plan.json in its folder.
+
+    additions: functions, called in this order, that take all estimates so far and give rows of
+    further ones. Raises OSError, or ValueError with one line that names the file.
     """
     plan = read_json(folder / "plan.json")
-    tables = [build(runs.read(folder / "runs.parquet"), plan)]
+    tables = [measured_estimates(read_runs(folder / "runs.parquet"), plan)]
     for addition in additions:
-        numbers = estimates.ordered(pd.concat(tables, ignore_index=True))
-        rows = estimates.combined([pd.DataFrame(list(addition(numbers)))])
-        tables.append(rows.drop_duplicates("id"))
+        estimates = table.ordered(pd.concat(tables, ignore_index=True))
+        added = table.combined([pd.DataFrame(list(addition(estimates)))])
+        tables.append(added.drop_duplicates("id"))
     return pd.concat(tables, ignore_index=True)
 
 
-def publish(folder: Path, additions: Sequence[Addition] = ()) -> None:
-    """Write estimates.parquet and estimates.csv into a study's folder."""
-    estimates.write(estimate(folder, additions), folder / "estimates.parquet")
+def publish_estimates(folder: Path, additions: Sequence[Addition] = ()) -> None:
+    """Writes estimates.parquet, and estimates.csv without replicates, into a study's folder."""
+    table.save_estimates(study_estimates(folder, additions), folder / "estimates.parquet")

@@ -1,85 +1,88 @@
-"""Do the intervals hold what they promise? A study's own cells and hosts, each left out once."""
+"""Coverage of the intervals: a study's own cells and hosts, each left out once.
+
+Counts how many cells lie in the interval that the other cells give, and how many hosts lie in the
+prediction that the other hosts give.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.intervals import (
-    OF,
-    chosen,
-    freedom,
-    over_hosts,
-    pools,
-    scaled,
-    sharing,
-    totals,
-)
+from analysis.estimates import intervals
 from analysis.estimates.table import PREDICTION
 
 COVERED = ("rate", "stp", "s", "rate_over_naive")
 CELLS, HOSTS = "cells", "hosts"  # what is left out
 
 
-def coverage(single: pd.DataFrame) -> Iterator[dict]:
-    """Numbers of the study: the share of cells that lie in their host's interval, and of hosts that
-    lie in the prediction for a new host, made without them; by quantity and kind, and of all.
-    Their notes say how many cells and hosts that is: numbers that share a cell are as one.
+def interval_coverage(host_estimates: pd.DataFrame) -> Iterator[dict]:
+    """Yields rows of estimates: the share of cells, and of hosts, inside their intervals.
 
-    single: estimates of single hosts, of `intervals.by_host`.
+    They are given by quantity and kind of set, and over all. `n` counts numbers; the notes count
+    cells and hosts, because numbers that share a cell lie inside or outside together.
+
+    host_estimates: as `intervals.estimates_by_host` gives them.
     """
-    single = single[single["quantity"].isin(COVERED)]
-    for name, found in ((CELLS, _cells(single)), (HOSTS, _hosts(single))):
-        if len(found):
-            yield _row(name, found)
-        for (kind, quantity), of in found.groupby(["kind", "quantity"]):
-            yield _row(f"{name}/{kind}/{quantity}", of)
+    host_estimates = host_estimates[host_estimates["quantity"].isin(COVERED)]
+    for name, tested in ((CELLS, _cells(host_estimates)), (HOSTS, _hosts(host_estimates))):
+        if len(tested):
+            yield _row(name, tested)
+        for (kind, quantity), group in tested.groupby(["kind", "quantity"]):
+            yield _row(f"{name}/{kind}/{quantity}", group)
 
 
-def _row(name: str, found: pd.DataFrame) -> dict:
-    share, n, hosts = float(found["inside"].mean()), len(found), found["host"].nunique()
-    cells = len({r["over"] or r["cell"] for own in found["replicates"] for r in own})
-    note = f"{cells} cells on {hosts} host{'s' * (hosts != 1)}"
-    return {"quantity": "covered", "name": name, "value": share, "n": n, "note": note}
+def _row(name: str, tested: pd.DataFrame) -> dict:
+    cells = set()
+    for replicates in tested["replicates"]:
+        cells.update(replicate["over"] or replicate["cell"] for replicate in replicates)
+    hosts = tested["host"].nunique()
+    note = f"{len(cells)} cells on {hosts} host{'s' * (hosts != 1)}"
+    share = float(tested["inside"].mean())
+    return {"quantity": "covered", "name": name, "value": share, "n": len(tested), "note": note}
 
 
-def _cells(single: pd.DataFrame) -> pd.DataFrame:
-    """Each cell that is not the only one of its set on its host: whether it lies in the interval
-    that the others give, with a variance from which the whole cell was left out: all numbers that
-    are of it, or of the same job alone.
-    """
-    cells = single.explode("replicates")
+def _cells(host_estimates: pd.DataFrame) -> pd.DataFrame:
+    """Cells of sets with several on a host, and whether each is `inside` the others' interval."""
+    cells = host_estimates.explode("replicates")
     for name in ("value", "cell", "over"):
         cells[name] = [replicate[name] for replicate in cells["replicates"]]
-    own = pd.Series(scaled(cells), cells.index)
-    cells["off"] = own - own.groupby(level=0).transform("mean")
+    values = pd.Series(intervals.scaled_values(cells), cells.index)
+    cells["off"] = values - values.groupby(level=0).transform("mean")
     cells = cells[cells["n"] > 1].reset_index(drop=True)
-    n, squares = cells["n"], cells["off"] ** 2
-    cells = cells.assign(squares=squares, count=1 - 1 / n, freedom=freedom(cells))
-    # What each takes with it where it is left out: of two cells, the other one, too.
-    lost = cells[["squares", "count", "freedom"]].mul(n / (n - 1), axis=0)
-    pairs, left = sharing(cells), []
-    for by in pools(cells, "turned"):
-        pool = cells.groupby(by).ngroup().to_numpy()
-        own = pairs[pool[pairs["at"]] == pool[pairs["other"]]]
-        left.append(totals(cells, by) - lost.loc[own["other"]].groupby(own["at"].to_numpy()).sum())
-    half = chosen(*left) * np.sqrt(1 + 1 / (n - 1))
+    n = cells["n"]
+    cells = cells.assign(
+        squares=cells["off"] ** 2, count=1 - 1 / n, freedom=intervals.degrees_of_freedom(cells)
+    )
+    # A cell is left out of the variance whole: with all numbers measured in it, or divided by it.
+    # Where a number has two cells, the other one tells nothing without it, so both are removed.
+    removed = cells[intervals.SUMS].mul(n / (n - 1), axis=0)
+    pairs, remaining = intervals.pairs_sharing_cells(cells), []
+    for keys in intervals.pool_keys(cells, "interleaved"):
+        sums = intervals.pool_sums(cells, keys)
+        pool = cells.groupby(keys).ngroup().to_numpy()
+        pooled = pairs[pool[pairs["first"]] == pool[pairs["second"]]]
+        by_cell = removed.loc[pooled["second"]].groupby(pooled["first"].to_numpy())
+        remaining.append(sums - by_cell.sum())
+    half = intervals.pooled_half_width(*remaining) * np.sqrt(1 + 1 / (n - 1))
     inside = (cells["off"] * n / (n - 1)).abs() <= half
-    varies = totals(cells, by)["squares"] > 0
+    varies = sums["squares"] > 0
     cells["replicates"] = [[replicate] for replicate in cells["replicates"]]
     return cells.assign(inside=inside)[half.notna() & varies]
 
 
-def _hosts(single: pd.DataFrame) -> pd.DataFrame:
-    """Each host's numbers: whether they lie in what all other hosts predict of a new one."""
-    found = [single.iloc[:0].assign(inside=False)]
-    for host in dict.fromkeys(single["host"]):
-        new = over_hosts(single[single["host"] != host])
-        new = new[(new["spread"] == PREDICTION) & (new["low"] < new["high"])] if len(new) else new
-        if len(new):
-            own = single[single["host"] == host]
-            both = own.merge(new[[*OF, "low", "high"]], on=OF, suffixes=("", "_new"))
-            found.append(
-                both.assign(inside=both["value"].between(both["low_new"], both["high_new"]))
-            )
-    return pd.concat(found)
+def _hosts(host_estimates: pd.DataFrame) -> pd.DataFrame:
+    """Numbers of each host, and whether they are `inside` the prediction of all other hosts."""
+    tested = [host_estimates.iloc[:0].assign(inside=False)]
+    for host in dict.fromkeys(host_estimates["host"]):
+        predicted = intervals.add_over_hosts(host_estimates[host_estimates["host"] != host])
+        predicted = predicted[predicted["spread"] == PREDICTION]
+        predicted = predicted[predicted["low"] < predicted["high"]]
+        if predicted.empty:
+            continue
+        held_out = host_estimates[host_estimates["host"] == host]
+        ends = predicted[[*intervals.NUMBER, "low", "high"]]
+        merged = held_out.merge(ends, on=intervals.NUMBER, suffixes=("", "_new"))
+        inside = merged["value"].between(merged["low_new"], merged["high_new"])
+        tested.append(merged.assign(inside=inside))
+    return pd.concat(tested)

@@ -1,13 +1,12 @@
 """Numbers made of other estimates: over the fastest way alone, variation, memory of the parts."""
 
 import math
-from collections.abc import Sequence
 from statistics import stdev
 
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.intervals import mean, over_hosts
+from analysis.estimates.intervals import add_over_hosts, mean_on_scale
 from analysis.estimates.quantities import LOG
 from analysis.estimates.records import flags
 from analysis.estimates.table import INTERVAL, NONE, replicate
@@ -18,160 +17,179 @@ from workflow.collocation.study.names import (
     scenario_id,
 )
 
-BARE = {"low": np.nan, "high": np.nan, "half": np.nan, "spread": NONE}
+NO_ENDS = {"low": np.nan, "high": np.nan, "half": np.nan, "spread": NONE}
 
 
-def derived(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """All of them, from the estimates of single hosts and over all, and what became of each set."""
-    none = [frozenset()] * len(found)
-    found = found.assign(code=none, data=none)  # flags hold already what replicates mix
-    made = (over_fastest, over_paper, variation)
-    parts = [*(each(found) for each in made), memory_of_parts(found, outcomes)]
-    return pd.concat(parts, ignore_index=True)
+def derived_estimates(estimates: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Computes all numbers that are made of other estimates.
+
+    estimates: of single hosts and over all hosts. outcomes: what became of each set.
+    """
+    # The flags of estimates already tell what their replicates mix.
+    empty = [frozenset()] * len(estimates)
+    estimates = estimates.assign(code=empty, data=empty)
+    tables = [_over_fastest(estimates), _over_paper(estimates), _variation(estimates)]
+    tables.append(_memory_of_parts(estimates, outcomes))
+    return pd.concat(tables, ignore_index=True)
 
 
-def _alone(found: pd.DataFrame, *quantities: str, variants: Sequence[str] = ("",)) -> pd.DataFrame:
+def _alone(
+    estimates: pd.DataFrame, quantity: str, variants: tuple[str, ...] = ("",)
+) -> pd.DataFrame:
     """Numbers of jobs alone as separate processes."""
-    plain = (found["method"] == "naive") & (found["window"] == "") & (found["jobs"] == 1)
-    return found[plain & found["quantity"].isin(quantities) & found["variant"].isin(variants)]
+    alone = (estimates["method"] == "naive") & (estimates["window"] == "")
+    alone &= (estimates["jobs"] == 1) & estimates["variant"].isin(variants)
+    return estimates[alone & (estimates["quantity"] == quantity)]
 
 
-def over_fastest(found: pd.DataFrame) -> pd.DataFrame:
-    """Each set's rate over that of one job in its fastest way alone, host by host.
+def _over_fastest(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Each set's rate over that of one job in its fastest implementation alone, host by host."""
+    alone = _alone(estimates, "rate")
+    all_hosts = alone[alone["host"] == ""]
+    counts = all_hosts["scenario"].value_counts()
+    best = all_hosts.sort_values("value", ascending=False, kind="stable")
+    best = best.drop_duplicates("scenario").set_index("scenario", drop=False)
+    best = best.loc[all_hosts["scenario"].drop_duplicates()]
+    best = best[best["scenario"].map(counts) > 1]  # else nothing tells which is fastest
+    fastest = {parse_scenario(row.scenario).parts[0][0]: row for row in best.itertuples()}
+    alone_rates = {(row.implementation, row.scenario, row.host): row for row in alone.itertuples()}
 
-    Of a set that is written in that way it is STP. Of any other each replicate is divided by the
-    host's mean of that rate; where the host has not measured it, by the mean over hosts, which the
-    note says. Its interval joins those of the two rates (see `_ratio`). Jobs of which one way of
-    writing was measured have no such number.
-    """
-    alone = _alone(found, "rate")
-    every = alone[alone["host"] == ""]
-    ways = every["scenario"].value_counts()
-    best = every.sort_values("value", ascending=False, kind="stable").drop_duplicates("scenario")
-    best = best.set_index("scenario", drop=False).loc[every["scenario"].drop_duplicates()]
-    best = best[best["scenario"].map(ways) > 1]
-    counted = best["scenario"].map(ways).map("{} ways measured".format)
-    base = {(e.implementation, e.scenario, e.host): e for e in alone.itertuples()}
-    fastest = {parse_scenario(e.scenario).parts[0][0]: e for e in best.itertuples()}
-
-    plain = found[(found["window"] == "") & (found["variant"] == "")]
-    jobs = {scenario: dict(parse_scenario(scenario).parts) for scenario in set(plain["scenario"])}
-    plain = plain[[jobs[scenario].keys() <= fastest.keys() for scenario in plain["scenario"]]]
-    best_of = {s: {fastest[name].implementation for name in jobs[s]} for s in plain["scenario"]}
-    same = [best_of[e.scenario] == {e.implementation} for e in plain.itertuples()]
-    same = pd.Series(same, plain.index, dtype=bool)
-    stp = plain[same & (plain["quantity"] == "stp")]
-    note = "STP, for " + stp["implementation"] + " is the fastest way"
+    sets = estimates[(estimates["window"] == "") & (estimates["variant"] == "")]
+    parts = {scenario: dict(parse_scenario(scenario).parts) for scenario in set(sets["scenario"])}
+    sets = sets[[parts[scenario].keys() <= fastest.keys() for scenario in sets["scenario"]]]
+    is_fastest = []
+    for row in sets.itertuples():
+        names = {fastest[job].implementation for job in parts[row.scenario]}
+        is_fastest.append(names == {row.implementation})
+    is_fastest = pd.Series(is_fastest, sets.index, dtype=bool)
+    stp = sets[is_fastest & (sets["quantity"] == "stp")]  # it is the same ratio
     # `rate` is of all jobs of a set of jobs alike, `job_rate` of one of a mix.
-    rates = np.where(plain["scenario"].str.contains("+", regex=False), "job_rate", "rate")
-    sets = plain[~same & (plain["host"] != "") & (plain["quantity"] == rates)]
-    single = []
-    for (scenario, *_), of_host in sets.groupby(
-        ["scenario", "implementation", "method", "host"], sort=False
-    ):
-        parts, rates = jobs[scenario], list(of_host.itertuples())
-        names = [e.job or next(iter(parts)) for e in rates]
-        if set(names) != set(parts):
-            continue
-        bests = [fastest[name] for name in names]
-        bases = [base.get((b.implementation, b.scenario, rates[0].host), b) for b in bests]
-        over = (f"{fastest[name].scenario}/{fastest[name].implementation}" for name in parts)
-        note_of = "over " + " and ".join(over)
-        if not all(b.host for b in bases):
-            note_of += ", its mean over hosts where a host did not measure it"
-        counts = [parts[name] if len(parts) > 1 else 1 for name in names]
-        flagged = flags.union(e.flags for e in rates)
-        single.append(_ratio("over_fastest", rates, counts, bases, flagged, note_of))
-    return pd.concat(
-        [
-            best.assign(quantity="fastest_rate", note=counted),
-            stp.assign(quantity="over_fastest", note=note),
-            over_hosts(pd.DataFrame(single)),
-        ]
-    )
+    rate = np.where(sets["scenario"].str.contains("+", regex=False), "job_rate", "rate")
+    sets = sets[~is_fastest & (sets["host"] != "") & (sets["quantity"] == rate)]
+    keys = ["scenario", "implementation", "method", "host"]
+    ratios = []
+    for (scenario, *_), group in sets.groupby(keys, sort=False):
+        ratio = _set_over_fastest(list(group.itertuples()), parts[scenario], fastest, alone_rates)
+        if ratio:
+            ratios.append(ratio)
+    note = best["scenario"].map(counts).map("{} ways measured".format)
+    best = best.assign(quantity="fastest_rate", note=note)
+    note = "STP, for " + stp["implementation"] + " is the fastest way"
+    stp = stp.assign(quantity="over_fastest", note=note)
+    return pd.concat([best, stp, add_over_hosts(pd.DataFrame(ratios))])
 
 
-def over_paper(found: pd.DataFrame) -> pd.DataFrame:
-    """Each job alone, as it is written, over the same job as the paper wrote it, host by host."""
-    alone = _alone(found, "rate")
-    papers = alone["implementation"] == PAPER_IMPLEMENTATION
-    base = {(e.scenario, e.host): e for e in alone[papers & (alone["host"] != "")].itertuples()}
-    made = [
-        _ratio("alone_over_paper", [e], [1], [paper], flags.union([e.flags, paper.flags]), e.note)
-        for e in alone[~papers].itertuples()
-        if (paper := base.get((e.scenario, e.host)))
-    ]
-    return over_hosts(pd.DataFrame(made))
+def _set_over_fastest(
+    rates: list, parts: dict[str, int], fastest: dict[str, tuple], alone_rates: dict
+) -> dict | None:
+    """One set on one host over its jobs' fastest implementations; None if a job has no rate."""
+    jobs = [row.job or next(iter(parts)) for row in rates]
+    if set(jobs) != set(parts):
+        return None
+    bases = []
+    for best in (fastest[job] for job in jobs):
+        bases.append(alone_rates.get((best.implementation, best.scenario, rates[0].host), best))
+    names = [f"{fastest[job].scenario}/{fastest[job].implementation}" for job in parts]
+    note = "over " + " and ".join(names)
+    if not all(base.host for base in bases):
+        note += ", its mean over hosts where a host did not measure it"
+    counts = [parts[job] if len(parts) > 1 else 1 for job in jobs]
+    ratio = _ratio("over_fastest", rates, counts, bases)
+    return ratio | {"flags": flags.union(row.flags for row in rates), "note": note}
 
 
-def _ratio(
-    quantity: str, rates: list, counts: list[int], bases: list, flagged: str, note: str
-) -> dict:
-    """A host's sum of rates over rates alone, cell by cell, in the place of the first rate.
+def _over_paper(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Each job alone over the same job alone as the paper wrote it, host by host."""
+    alone = _alone(estimates, "rate")
+    as_paper = alone["implementation"] == PAPER_IMPLEMENTATION
+    bases = alone[as_paper & (alone["host"] != "")]
+    bases = {(row.scenario, row.host): row for row in bases.itertuples()}
+    ratios = []
+    for row in alone[~as_paper].itertuples():
+        base = bases.get((row.scenario, row.host))
+        if base:
+            ratio = _ratio("alone_over_paper", [row], [1], [base])
+            ratios.append(ratio | {"flags": flags.union([row.flags, base.flags])})
+    return add_over_hosts(pd.DataFrame(ratios))
 
-    The interval of a ratio of two numbers of the host joins theirs: on logs the half widths add up
-    as squares (MOVER: Zou and Donner, 2008), as if the two were measured apart; where they share
-    what changes from replicate to replicate, it is too wide. Other sums have none.
-    """
-    cells: dict[str, dict] = {}
-    for e, count, base in zip(rates, counts, bases, strict=True):
-        over = dict.fromkeys(r["cell"] for r in base.replicates)
-        for r in e.replicates:
-            cell = cells.setdefault(r["cell"], {"shares": [], "over": {}})
-            cell["shares"].append((count * r["value"], base.value))
-            cell["over"] |= over
+
+def _ratio(quantity: str, rates: list, counts: list[int], bases: list) -> dict:
+    """A host's sum of count · rate / base, cell by cell, as an estimate like the first rate."""
+    shares: dict[str, list[tuple]] = {}
+    base_cells: dict[str, dict] = {}
+    for rate, count, base in zip(rates, counts, bases, strict=True):
+        for cell in rate.replicates:
+            shares.setdefault(cell["cell"], []).append((count * cell["value"], base.value))
+            cells = base_cells.setdefault(cell["cell"], {})
+            cells.update(dict.fromkeys(cell["cell"] for cell in base.replicates))
     replicates = []
-    for cell, each in cells.items():
-        value = math.fsum(rate / base for rate, base in each["shares"])
-        rate, base = each["shares"][0] if len(rates) == 1 else (None, None)
-        of = {"numerator": rate, "denominator": base, "over": " ".join(each["over"])}
-        replicates.append(replicate(cell, value, **of))
+    for cell, pairs in shares.items():
+        value = math.fsum(rate / base for rate, base in pairs)
+        numerator, denominator = pairs[0] if len(rates) == 1 else (None, None)
+        over = " ".join(base_cells[cell])
+        replicates.append(
+            replicate(cell, value, numerator=numerator, denominator=denominator, over=over)
+        )
     first, base = rates[0], bases[0]
-    made = {"value": mean([r["value"] for r in replicates], LOG), "n": len(replicates)} | BARE
+    value = mean_on_scale([cell["value"] for cell in replicates], LOG)
+    ratio = {"quantity": quantity, "job": "", "replicates": replicates, "n": len(replicates)}
+    ratio |= {"value": value} | NO_ENDS
+    # The interval of a ratio of two numbers of the host joins theirs: on logs half widths add up as
+    # squares (MOVER: Zou and Donner, 2008), as if the two were measured apart. Where they vary
+    # together from replicate to replicate, it is too wide.
     if len(rates) == 1 and base.host and first.spread == base.spread == INTERVAL:
         half = math.hypot(first.half, base.half)
-        ends = made["value"] * math.exp(-half), made["value"] * math.exp(half)
-        made |= dict(zip(BARE, (*ends, half, INTERVAL), strict=True))
-    made |= {"quantity": quantity, "job": "", "replicates": replicates}
-    return first._asdict() | made | {"flags": flagged, "note": note}
+        low, high = value * math.exp(-half), value * math.exp(half)
+        ratio |= {"low": low, "high": high, "half": half, "spread": INTERVAL}
+    return first._asdict() | ratio
 
 
-def variation(found: pd.DataFrame) -> pd.DataFrame:
-    """How far a rate varies over the replicates of one host; over all the middle and the range."""
-    rates = found[(found["quantity"] == "rate") & (found["host"] != "") & (found["n"] > 1)]
-    spreads = [stdev(math.log(r["value"]) for r in found) for found in rates["replicates"]]
-    every = over_hosts(rates.assign(quantity="rate_cv", value=spreads, kind=None, **BARE))
-    if every.empty:
-        return every
-    both = every["host"] == ""
-    place = [every[c] for c in ("scenario", "implementation", "method", "window")]
-    middle = every["value"].where(~both).groupby(place).transform("median")
-    return every.assign(value=every["value"].mask(both, middle))
+def _variation(estimates: pd.DataFrame) -> pd.DataFrame:
+    """How far a rate varies over one host's replicates; over hosts the median and the range."""
+    rates = estimates[(estimates["quantity"] == "rate") & (estimates["host"] != "")]
+    rates = rates[rates["n"] > 1]
+    deviations = []
+    for replicates in rates["replicates"]:
+        deviations.append(stdev(math.log(cell["value"]) for cell in replicates))
+    rates = rates.assign(quantity="rate_cv", value=deviations, kind=None, **NO_ENDS)
+    rates = add_over_hosts(rates)
+    if rates.empty:
+        return rates
+    over_hosts = rates["host"] == ""
+    places = [rates[name] for name in ("scenario", "implementation", "method", "window")]
+    medians = rates["value"].where(~over_hosts).groupby(places).transform("median")
+    return rates.assign(value=rates["value"].mask(over_hosts, medians))
 
 
-def memory_of_parts(found: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Memory of a set's jobs alone over what the card has for them, for every set that ran or ran
-    out of memory. What the card holds when idle is not for them.
-    """
-    every = found[found["host"] == ""]
-    alone = _alone(every, "memory_of_jobs", variants=ALONE_VARIANTS)
-    memory = {(e.implementation, e.scenario): e for e in alone.itertuples()}
-    sizes = every.loc[every["quantity"] == "capacity_for_jobs", "value"].tolist()
+def _memory_of_parts(estimates: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Memory of a set's jobs alone over what the card has for jobs, if the set was tried."""
+    all_hosts = estimates[estimates["host"] == ""]
+    capacities = all_hosts.loc[all_hosts["quantity"] == "capacity_for_jobs", "value"].tolist()
+    if not capacities:
+        return pd.DataFrame()
+    capacity = capacities[0]
+    alone = _alone(all_hosts, "memory_of_jobs", variants=ALONE_VARIANTS)
+    memory = {(row.implementation, row.scenario): row for row in alone.itertuples()}
     tried = outcomes[outcomes["status"].isin(("completed", "out_of_memory"))]
-    made = []
-    for outcome in tried.itertuples() if sizes else ():
-        scenario, capacity = parse_scenario(outcome.scenario), sizes[0]
+    rows = []
+    for outcome in tried.itertuples():
+        scenario = parse_scenario(outcome.scenario)
         variant = scenario.variant if scenario.variant in ALONE_VARIANTS else ""
-        ones = [(n, scenario_id({job: 1}, variant)) for job, n in scenario.parts]
-        parts = [(n, memory.get((outcome.implementation, one))) for n, one in ones]
-        if scenario.n == 1 or not all(e for _, e in parts):
+        parts = []
+        for job, count in scenario.parts:
+            place = outcome.implementation, scenario_id({job: 1}, variant)
+            parts.append((count, memory.get(place)))
+        if scenario.n == 1 or not all(estimate for _, estimate in parts):
             continue
-        used = [(r["cell"], count * r["value"]) for count, e in parts for r in e.replicates]
-        replicates = [
-            replicate(cell, gb / capacity, numerator=gb, denominator=capacity) for cell, gb in used
-        ]
-        about = {"value": math.fsum(count * e.value for count, e in parts) / capacity}
-        about |= {name: min(getattr(e, name) for _, e in parts) for name in ("n", "hosts")}
-        about |= {"quantity": "parts_over_capacity", "flags": "", "replicates": replicates}
-        made.append(outcome._asdict() | about)
-    return pd.DataFrame(made)
+        replicates = []
+        for count, estimate in parts:
+            for cell in estimate.replicates:
+                gb = count * cell["value"]
+                ratio = {"numerator": gb, "denominator": capacity}
+                replicates.append(replicate(cell["cell"], gb / capacity, **ratio))
+        total = math.fsum(count * estimate.value for count, estimate in parts)
+        row = {"quantity": "parts_over_capacity", "flags": "", "replicates": replicates}
+        row |= {"value": total / capacity}
+        row |= {name: min(getattr(part, name) for _, part in parts) for name in ("n", "hosts")}
+        rows.append(outcome._asdict() | row)
+    return pd.DataFrame(rows)

@@ -1,10 +1,11 @@
 """How each quantity is computed of a run, of a job in it, or of two runs: FORMULAS.
 
-quantities.csv names them, with units and meaning; replicates.py makes the tables
-whose columns the formulas read.
+quantities.csv names the quantities, with units and meaning; replicates.py makes the tables whose
+columns the formulas read.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,93 +13,136 @@ from workflow.collocation.record.values import REQUEST_METRICS
 
 GB = 1e9
 ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama")
-FED = ("data_wait", "host_memory", "samples", "distinct")
-COUNTER_STEP_S = 0.1  # the energy counter of the GPUs seen moves ten times a second
+LOADER_QUANTITIES = ("data_wait", "host_memory", "samples", "distinct")
+COUNTER_STEP_S = 0.1  # energy counters of the GPUs seen so far are updated ten times a second
+RUN, JOB, REPEATED, AFTER_DEPARTURE = "run", "job", "repeated", "after_departure"  # tables
+Columns = tuple[pd.Series, ...]
 
 
-def _over(
-    method: str, but: str = "", only: tuple[str, ...] = ("",)
-) -> Callable[[pd.DataFrame], object]:
-    """Throughput over throughput; of a mix, whose samples do not add up, STP over STP.
+class Formula(NamedTuple):
+    """How one quantity is computed of the rows of a table.
 
-    only: methods whose names begin so.
+    compute: function of the table that gives the values; or numerators and denominators; or values,
+    numerators and denominators. over: name of the column with the cells of the denominator.
     """
-    return lambda r: (
-        r.total.where(r.alike, r.stp).where((r.method != but) & r.method.str.startswith(only)),
-        r[f"{method}_total"].where(r.alike, r[f"{method}_stp"]),
-    )
+
+    table: str
+    quantity: str
+    compute: Callable[[pd.DataFrame], pd.Series | Columns]
+    over: str = ""
 
 
-def _slowed(r: pd.DataFrame) -> pd.Series:
-    """Sets, and a job alone by another method: a job alone is not slowed down."""
-    return (r.jobs > 1) | (r.method != "naive")
+def _column(table: str, quantity: str, over: str = "") -> Formula:
+    """A quantity that is a column of the table."""
+    return Formula(table, quantity, lambda rows: rows[quantity], over)
 
 
-# A table of the runs, or of the jobs in them, and the quantities that are computed of its rows; in
-# this order: (name, function of the table → value, or (numerator, denominator), or (value,
-# numerator, denominator), and the column that names the cells of the denominator, if there is one).
+def _set_over_alone(quantity: str, column: str, alone: str) -> Formula:
+    """A column of sets of several jobs over one of their jobs alone."""
+
+    def compute(run: pd.DataFrame) -> Columns:
+        return run[column].where(run.jobs > 1), run[alone]
+
+    return Formula(RUN, quantity, compute, "alone_cells")
+
+
+def _job_over_alone(quantity: str, column: str, alone: str) -> Formula:
+    """A column of a job in a mix over one of the job alone."""
+
+    def compute(job: pd.DataFrame) -> Columns:
+        return job[column].where(~job.alike), job[alone]
+
+    return Formula(JOB, quantity, compute, "alone_at")
+
+
+def _throughput_over(
+    counterpart: str, except_method: str = "", prefixes: tuple[str, ...] = ("",)
+) -> Callable[[pd.DataFrame], Columns]:
+    """Throughput over that of the counterpart; of a mix, whose samples do not add up, STP over STP.
+
+    Only for methods whose names begin with a prefix, and not for except_method.
+    """
+
+    def compute(run: pd.DataFrame) -> Columns:
+        wanted = (run.method != except_method) & run.method.str.startswith(prefixes)
+        throughput = run.rate.where(run.alike, run.stp)
+        denominator = run[f"{counterpart}_rate"].where(run.alike, run[f"{counterpart}_stp"])
+        return throughput.where(wanted), denominator
+
+    return compute
+
+
+def _slowed(run: pd.DataFrame) -> pd.Series:
+    """Whether jobs can be slowed down: not a job alone as a separate process."""
+    return (run.jobs > 1) | (run.method != "naive")
+
+
+def _stp(run: pd.DataFrame) -> Columns:
+    return run.stp, run.rate.where(run.alike), run.alone_rate
+
+
+def _slowdown_worst(run: pd.DataFrame) -> Columns:
+    return run.slowest_alone_rate.where(_slowed(run)), run.slowest_rate
+
+
+def _s(run: pd.DataFrame) -> Columns:
+    return run.s, run.rate.where(run.alike), run.alone_rate / run.alone_gract
+
+
+def _waits(run: pd.DataFrame) -> pd.Series:
+    return (1 - run.busy).clip(lower=0).where(run.baseline & run.trains)
+
+
+def _gract_over_mps(run: pd.DataFrame) -> Columns:
+    return run.busy.where((run.method == "naive") & run.rate.notna()), run.mps_busy
+
+
+def _stp_over_3(run: pd.DataFrame) -> Columns:
+    return run.rate.where(run.alike & ~run.mixed & (run.jobs > 3)), run.three_rate
+
+
+def _energy_edge_error(run: pd.DataFrame) -> pd.Series:
+    """The share of the window by which the energy counter can be off."""
+    return (COUNTER_STEP_S / run.window_s).clip(upper=1).where(run.energy_per_sample.notna())
+
+
+# In this order: replicates of a run are sorted by it.
 FORMULAS = (
-    (
-        "run",
-        ("makespan", lambda r: r.took),
-        ("time_over_serial", lambda r: (r.took, r.serial), "over"),
-        ("saving", lambda r: 1 - r.took / r.serial, "over"),
-    ),
-    (
-        "run",
-        ("rate", lambda r: r.total.where(r.alike)),
-        ("spread", lambda r: (r.most.where(r.alike & (r.members > 1)), r.least)),
-    ),
-    ("job", ("job_rate", lambda j: j.rate.where(~j.alike))),
-    (
-        "run",
-        ("stp", lambda r: (r.stp, r.total.where(r.alike), r.first_alone), "over"),
-        ("antt", lambda r: r.antt.where(_slowed(r)), "over"),
-        ("slowdown_worst", lambda r: (r.worst_alone.where(_slowed(r)), r.worst_rate), "worst_at"),
-    ),
-    ("job", ("slowdown", lambda j: j.slower.where(~j.alike), "alone_at")),
-    (
-        "run",
-        ("s", lambda r: (r.s, r.total.where(r.alike), r.first_alone / r.first_busy), "over"),
-        ("gaps", lambda r: (r.stp, r.s), "over"),
-        *((name, lambda r, name=name: r[name]) for name in ACTIVITY),
-        ("gract_over_smact", lambda r: (r.busy, r.smact.where(r.smact != 0))),
-        ("waits", lambda r: (1 - r.busy).clip(lower=0).where(r.baseline & r.trains)),
-        ("device_rate", lambda r: (r.total.where(r.baseline), r.busy)),
-        ("power", lambda r: r.power),
-        ("memory", lambda r: r.gpu_memory_used / GB),
-        ("memory_of_jobs", lambda r: r.of_jobs),
-        ("capacity", lambda r: r.gpu_memory_total / GB),
-        ("capacity_for_jobs", lambda r: (r.gpu_memory_total - r.idle_memory) / GB),
-        ("rate_over_naive", _over("naive", "naive"), "naive_at"),
-        ("rate_over_mig", _over("mig", "mig"), "mig_at"),
-        ("rate_over_mps", _over("mps", only=("streams", "mps_")), "mps_at"),
-        (
-            "gract_over_mps",
-            lambda r: (r.busy.where((r.method == "naive") & r.total.notna()), r.mps_busy),
-            "mps_at",
-        ),
-        (
-            "stp_over_3",
-            lambda r: (r.total.where(r.alike & ~r.mixed & (r.jobs > 3)), r.three_total),
-            "three_at",
-        ),
-        ("energy_per_sample", lambda r: r.energy),
-        (
-            "energy_edge_error",
-            lambda r: (COUNTER_STEP_S / r.window_s).clip(upper=1).where(r.energy.notna()),
-        ),
-        ("energy_over_serial", lambda r: (r.energy.where(r.jobs > 1), r.alone_energy), "over"),
-        ("memory_over_parts", lambda r: (r.of_jobs.where(r.jobs > 1), r.parts), "over"),
-        ("cpu_per_sample", lambda r: (r.cpu.where(r.alike), r.total)),
-        *((name, lambda r, name=name: r[name]) for name in FED),
-    ),
-    (
-        "job",
-        *((name, lambda j, name=name: j[name]) for name in REQUEST_METRICS),
-        ("tpot_over_alone", lambda j: (j.p99_tpot_ms.where(~j.alike), j.alone_tpot), "alone_at"),
-        ("e2el_over_alone", lambda j: (j.p95_e2el_ms.where(~j.alike), j.alone_e2el), "alone_at"),
-    ),
-    ("stayed", ("reclaimed", lambda r: r.reclaimed, "before_at")),
-    ("again", ("aa", _over("first"), "first_at")),
+    _column(RUN, "makespan"),
+    Formula(RUN, "time_over_serial", lambda run: (run.makespan, run.serial), "alone_cells"),
+    Formula(RUN, "saving", lambda run: 1 - run.makespan / run.serial, "alone_cells"),
+    Formula(RUN, "rate", lambda run: run.rate.where(run.alike)),
+    Formula(RUN, "spread", lambda run: (run.highest.where(run.alike & run.several), run.lowest)),
+    Formula(JOB, "job_rate", lambda job: job.rate.where(~job.alike)),
+    Formula(RUN, "stp", _stp, "alone_cells"),
+    Formula(RUN, "antt", lambda run: run.antt.where(_slowed(run)), "alone_cells"),
+    Formula(RUN, "slowdown_worst", _slowdown_worst, "slowest_alone_at"),
+    Formula(JOB, "slowdown", lambda job: job.slowdown.where(~job.alike), "alone_at"),
+    Formula(RUN, "s", _s, "alone_cells"),
+    Formula(RUN, "gaps", lambda run: (run.stp, run.s), "alone_cells"),
+    *(_column(RUN, name) for name in ACTIVITY),
+    Formula(RUN, "gract_over_smact", lambda run: (run.busy, run.smact.where(run.smact != 0))),
+    Formula(RUN, "waits", _waits),
+    Formula(RUN, "device_rate", lambda run: (run.rate.where(run.baseline), run.busy)),
+    _column(RUN, "power"),
+    Formula(RUN, "memory", lambda run: run.gpu_memory_used / GB),
+    Formula(RUN, "memory_of_jobs", lambda run: run.jobs_memory),
+    Formula(RUN, "capacity", lambda run: run.gpu_memory_total / GB),
+    Formula(RUN, "capacity_for_jobs", lambda run: (run.gpu_memory_total - run.idle_memory) / GB),
+    Formula(RUN, "rate_over_naive", _throughput_over("naive", "naive"), "naive_at"),
+    Formula(RUN, "rate_over_mig", _throughput_over("mig", "mig"), "mig_at"),
+    Formula(RUN, "rate_over_mps", _throughput_over("mps", prefixes=("streams", "mps_")), "mps_at"),
+    Formula(RUN, "gract_over_mps", _gract_over_mps, "mps_at"),
+    Formula(RUN, "stp_over_3", _stp_over_3, "three_at"),
+    _column(RUN, "energy_per_sample"),
+    Formula(RUN, "energy_edge_error", _energy_edge_error),
+    _set_over_alone("energy_over_serial", "energy_per_sample", "alone_energy"),
+    _set_over_alone("memory_over_parts", "jobs_memory", "alone_memory_sum"),
+    Formula(RUN, "cpu_per_sample", lambda run: (run.cpu.where(run.alike), run.rate)),
+    *(_column(RUN, name) for name in LOADER_QUANTITIES),
+    *(_column(JOB, name) for name in REQUEST_METRICS),
+    _job_over_alone("tpot_over_alone", "p99_tpot_ms", "alone_tpot"),
+    _job_over_alone("e2el_over_alone", "p95_e2el_ms", "alone_e2el"),
+    _column(AFTER_DEPARTURE, "reclaimed", "before_at"),
+    Formula(REPEATED, "aa", _throughput_over("first"), "first_at"),
 )

@@ -1,8 +1,8 @@
 """estimates.parquet as a DataFrame: one row for each published number.
 
-`read` gives it with its ids as the index, in the order in which pages show numbers. A number that
-is not there is NaN. `of` picks rows, `get` one of them; rows are named tuples (`frame.itertuples()`
-gives the same fields), because a Series has own meanings for `name` and `flags`.
+`read_estimates` gives it with ids as the index, in the order in which pages show numbers. A number
+that is missing is NaN. `select` picks rows, `get` one of them. Single rows are named tuples, not
+Series, because a Series has attributes `name` and `flags` of its own.
 """
 
 import re
@@ -22,43 +22,39 @@ from workflow.collocation.study.names import (
     parse_scenario,
 )
 
-pd.options.mode.string_storage = "python"  # text is read row by row, which Arrow's is slow at
+pd.options.mode.string_storage = "python"  # Arrow's is slow where text is read row by row
 
 MEASURED = "measured"
-# What low and high are: the 95 % interval of a new host, or of one host's next cell; what a single
-# interleaved cell tells of itself; least and most over hosts; or nothing.
+# Column `spread`, what low and high are: the interval of a new host; of the next cell on one host;
+# of the batches of a single interleaved cell; lowest and highest over hosts; or nothing.
 PREDICTION, INTERVAL, CELL, RANGE, NONE = "prediction", "interval", "cell", "range", "none"
-# Design of a number that some hosts have of cells of their own, and others of interleaved cells.
-REPLICATES, BOTH = "replicates", "both"
-# What a number is of; together with quantity, and host or source, they make its id.
+# Column `design`: cells of one set each; or those on some hosts, interleaved cells on others.
+REPLICATES, MIXED_DESIGNS = "replicates", "both"
+# Columns that say what a number is of; with quantity, and host or source, they make its id.
 PLACE = ("scenario", "implementation", "method", "window", "job", "name")
 COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low", "high")
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
-_REPLICATE = pa.struct(
-    [
-        ("cell", pa.string()),
-        ("value", pa.float64()),
-        ("numerator", pa.float64()),
-        ("denominator", pa.float64()),
-        ("over", pa.string()),
-        ("batches", pa.list_(pa.float64())),
-    ]
-)
+_REPLICATE = {"cell": pa.string()}
+_REPLICATE |= dict.fromkeys(("value", "numerator", "denominator"), pa.float64())
+_REPLICATE |= {"over": pa.string(), "batches": pa.list_(pa.float64())}
 _TYPES = dict.fromkeys(("value", "low", "high"), pa.float64())
-_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(_REPLICATE)}
+_TYPES |= {"n": pa.int64(), "hosts": pa.int64(), "replicates": pa.list_(pa.struct(_REPLICATE))}
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 Row = namedtuple("Row", (*COLUMNS, "jobs"))  # jobs: how many share the GPU; 0 for the whole study
 
 
-def replicate(cell: str, value: float, **more: object) -> dict:
-    """One cell of column `replicates`: numerator, denominator and over, where it has them."""
+def replicate(cell: str, value: float, **columns: object) -> dict:
+    """One cell of the column `replicates`.
+
+    columns: numerator, denominator and over (cells of the denominator), where it has them.
+    """
     empty = {"numerator": None, "denominator": None, "over": "", "batches": ()}
-    return {"cell": cell, "value": value} | empty | more
+    return {"cell": cell, "value": value} | empty | columns
 
 
-def read(path: Path) -> pd.DataFrame:
-    """The table, sorted as pages show it; column `jobs` is how many share the GPU.
+def read_estimates(path: Path) -> pd.DataFrame:
+    """Reads estimates.parquet, sorted as pages show it; column `jobs` is how many share the GPU.
 
     Raises OSError or ValueError with one line where there is no such file.
     """
@@ -70,100 +66,109 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def combined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Rows of several kinds under COLUMNS, with their ids, units and what they are relative to."""
-    found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
-    found = found.reindex(columns=COLUMNS)
-    words = [name for name in COLUMNS if name not in ("value", "low", "high", "replicates")]
-    empty = dict.fromkeys(words, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
-    found = found.astype(dict.fromkeys(empty, object)).fillna(empty)
-    found = found.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
+    """Joins rows under COLUMNS, and adds their ids, units and what they are relative to."""
+    parts = [part for part in parts if len(part)] or [pd.DataFrame()]
+    frame = pd.concat(parts, ignore_index=True).reindex(columns=COLUMNS)
+    texts = [name for name in COLUMNS if name not in ("value", "low", "high", "replicates")]
+    empty = dict.fromkeys(texts, "") | {"n": 0, "hosts": 0, "source": MEASURED, "spread": NONE}
+    frame = frame.astype(dict.fromkeys(empty, object)).fillna(empty)
+    frame = frame.astype({"n": int, "hosts": int, "value": float, "low": float, "high": float})
     for column in ("unit", "relative_to"):
-        own = [getattr(QUANTITIES[name], column) for name in found["quantity"]]
-        found[column] = found[column].mask(found[column] == "", pd.Series(own, found.index))
-    lists = [r if isinstance(r, list) else [] for r in found["replicates"]]
-    found["replicates"] = pd.Series(lists, found.index, dtype=object)
-    places = found[["quantity", *PLACE, "host", "source"]].to_dict("records")
-    return found.assign(id=[identity(**place) for place in places])
+        defaults = [getattr(QUANTITIES[name], column) for name in frame["quantity"]]
+        defaults = pd.Series(defaults, frame.index)
+        frame[column] = frame[column].mask(frame[column] == "", defaults)
+    replicates = [cells if isinstance(cells, list) else [] for cells in frame["replicates"]]
+    frame["replicates"] = pd.Series(replicates, frame.index, dtype=object)
+    places = frame[["quantity", *PLACE, "host", "source"]].to_dict("records")
+    return frame.assign(id=[identity(**place) for place in places])
 
 
-def write(found: pd.DataFrame, output: Path) -> None:
-    """Write estimates.parquet, and beside it a CSV without the replicates, each atomically.
+def save_estimates(frame: pd.DataFrame, output: Path) -> None:
+    """Writes estimates.parquet, and beside it a CSV without the replicates, each atomically.
 
     Raises ValueError where two numbers have one id.
     """
-    if (twice := found["id"].duplicated()).any():
-        raise ValueError(f"two numbers have the id {found.loc[twice, 'id'].iloc[0]}")
-    made = pa.Table.from_pandas(found[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
-    write_table(made.replace_schema_metadata(), output, only_parquet=["replicates"])
+    duplicates = frame.loc[frame["id"].duplicated(), "id"]
+    if len(duplicates):
+        raise ValueError(f"two numbers have the id {duplicates.iloc[0]}")
+    table = pa.Table.from_pandas(frame[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
+    write_table(table.replace_schema_metadata(), output, only_parquet=["replicates"])
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    """With `jobs`, by id, in the order of pages: implementation, mixes last, workload, count,
-    method, host.
+    """Sorts estimates as pages show them, with ids as the index and the column `jobs`.
+
+    By implementation, mixes last, then by workload, count, method and host.
     """
-    parsed = {s: parse_scenario(s) if s else Scenario("", (), "") for s in set(frame["scenario"])}
-    frame = frame.assign(jobs=[parsed[s].n for s in frame["scenario"]])
-    keys = [
-        (implementation_order(e.implementation), p.mixed, p.family, p.variant, p.n, e.scenario)
-        + (method_order(e.method), e.window, e.job, e.name, e.host)
-        for e in frame.itertuples()
-        for p in (parsed[e.scenario],)
-    ]
+    scenarios = {text: parse_scenario(text) for text in set(frame["scenario"]) - {""}}
+    scenarios[""] = Scenario("", (), "")
+    keys = []
+    for row in frame.itertuples():
+        scenario = scenarios[row.scenario]
+        key = (implementation_order(row.implementation), scenario.mixed, scenario.family)
+        key += (scenario.variant, scenario.n, row.scenario, method_order(row.method))
+        keys.append((*key, row.window, row.job, row.name, row.host))
     order = sorted(range(len(keys)), key=keys.__getitem__)
+    frame = frame.assign(jobs=[scenarios[text].n for text in frame["scenario"]])
     return frame.iloc[order].set_index("id", drop=False).rename_axis(None)
 
 
 def identity(quantity: str, **where: str) -> str:
-    """`quantity:scenario/implementation/method[/window][/job][@host|@source]`, or
-    `quantity:name`.
+    """Makes the id of a number from its quantity, place, and host or source.
+
+    `quantity:scenario/implementation/method[/window][/job][@host|@source]`, or `quantity:name`.
     """
     path = "/".join(where[part] for part in PLACE if where.get(part))
     source = where.get("source", MEASURED)
-    at = where.get("host", "") if source == MEASURED else source
-    return f"{quantity}{':' if path else ''}{path}{f'@{at}' if at else ''}"
+    suffix = where.get("host", "") if source == MEASURED else source
+    return f"{quantity}{':' if path else ''}{path}{f'@{suffix}' if suffix else ''}"
 
 
 def get(frame: pd.DataFrame, quantity: str, **where: str) -> Row | None:
-    """The number of exactly this place (scenario, implementation, method, window, job, host,
-    source, name; empty by default), or None.
+    """Finds the number of exactly this place, or None.
+
+    where: scenario, implementation, method, window, job, host, source, name; "" by default.
     """
-    return at(frame, identity(quantity, **where))
+    return get_by_id(frame, identity(quantity, **where))
 
 
-def at(frame: pd.DataFrame, identity: str) -> Row | None:
-    """The number of an id, or None."""
+def get_by_id(frame: pd.DataFrame, identity: str) -> Row | None:
+    """Finds the number with an id, or None."""
     if identity not in frame.index:
         return None
     return Row(*frame.iloc[frame.index.get_loc(identity)])
 
 
 def by_id(frame: pd.DataFrame) -> dict[str, Row]:
-    """Every number by its id: for who looks up thousands."""
-    return {e.id: e for e in frame.itertuples(index=False, name="Row")}
+    """Maps ids to numbers: faster than `get` where thousands are looked up."""
+    return {row.id: row for row in frame.itertuples(index=False, name="Row")}
 
 
-def of(frame: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
-    """All numbers of a quantity whose columns are as given: measured ones over all hosts by
-    default. host="*" gives those of single hosts, another "*" those with any value there.
+def select(frame: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame:
+    """Finds all numbers of a quantity whose columns have these values.
+
+    By default measured ones over all hosts; host="*" selects those of single hosts, and "*" for
+    another column any value there.
     """
     for column, value in ({"quantity": quantity, "source": MEASURED, "host": ""} | where).items():
-        if value == "*":
-            frame = frame[frame["host"] != ""] if column == "host" else frame
-        else:
+        if value != "*":
             frame = frame[frame[column] == value]
+        elif column == "host":
+            frame = frame[frame["host"] != ""]
     return frame
 
 
-def on_hosts(frame: pd.DataFrame, e: Row) -> pd.DataFrame:
-    """The same number host by host."""
-    ids = [f"{e.id.partition('@')[0]}@{host}" for host in hosts(frame)]
-    return frame.loc[[each for each in ids if each in frame.index]]
+def on_hosts(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
+    """Finds the same number on each host."""
+    ids = [f"{row.id.partition('@')[0]}@{host}" for host in hosts(frame)]
+    return frame.loc[[name for name in ids if name in frame.index]]
 
 
-def ranged(e: Row, values: Sequence[float]) -> Row:
-    """With the lowest and the highest value of several hosts in place of an interval."""
-    several = len(values) > 1
-    return e._replace(spread=RANGE, low=min(values), high=max(values)) if several else e
+def ranged(row: Row, values: Sequence[float]) -> Row:
+    """Replaces an interval by the lowest and the highest value of several hosts."""
+    if len(values) < 2:
+        return row
+    return row._replace(spread=RANGE, low=min(values), high=max(values))
 
 
 def hosts(frame: pd.DataFrame) -> list[str]:
@@ -172,17 +177,20 @@ def hosts(frame: pd.DataFrame) -> list[str]:
 
 
 def hardware(frame: pd.DataFrame) -> list[str]:
-    """Names of the GPUs (or CPUs) of the study's hosts, each once."""
-    notes = of(frame, "count", host="*", name="host_cells")["note"]
+    """Names of the GPUs (or CPUs) of the study's hosts, without repetition."""
+    notes = select(frame, "count", host="*", name="host_cells")["note"]
     return list(dict.fromkeys(note.split(": ")[-1].split(";")[0] for note in notes))
 
 
 def implementations(frame: pd.DataFrame) -> list[str]:
-    """Ways in which the study's jobs are written."""
-    return sorted(set(of(frame, "outcome", source="*")["implementation"]), key=implementation_order)
+    """Implementations of the study's jobs."""
+    names = set(select(frame, "outcome", source="*")["implementation"])
+    return sorted(names, key=implementation_order)
 
 
 def workloads(frame: pd.DataFrame) -> list[str]:
-    """Every workload of the study, those of mixes included, small scenarios first."""
-    scenarios = of(frame, "outcome")["scenario"]
-    return list(dict.fromkeys(name for s in scenarios for name, _ in parse_scenario(s).parts))
+    """Every workload of the study, including those of mixes, small scenarios first."""
+    names = {}
+    for scenario in select(frame, "outcome")["scenario"]:
+        names.update(dict.fromkeys(job for job, _ in parse_scenario(scenario).parts))
+    return list(names)

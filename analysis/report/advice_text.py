@@ -33,7 +33,7 @@ def advice_on_study(
     memory_gb: most that a set may use. markdown: tables of Markdown. Raises ValueError for a job
     that was not measured.
     """
-    estimates = table_of.read(folder / "estimates.parquet")
+    estimates = table_of.read_estimates(folder / "estimates.parquet")
     workloads = table_of.workloads(estimates)
     if job and job not in workloads:
         raise ValueError(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis import labels
 from analysis.estimates import table as estimates
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import NONE
 from analysis.report.pages import tables
@@ -26,13 +27,13 @@ SPELT = [*BESIDE, "n", "hosts", "replicates"]  # what a number is written with
 def pairs(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Measured numbers of whole sets over all hosts that stand under one id in both, and verdicts;
     columns of B end in `_b`. `word` says how the two stand to each other, of ORDER: whether their
-    spreads (95 % intervals, or ranges over hosts) have anything in common.
+    spreads (intervals, or ranges over hosts) have anything in common.
 
     Raises ValueError where the two have no number in common.
     """
     whole = a[a["quantity"].isin(COMPARED) & (a["window"] == "") & (a["job"] == "")]
     whole = whole[(whole["jobs"] > 1) | (whole["quantity"] != "stp")]
-    found = pd.concat([whole[whole["host"].eq("")], estimates.of(a, "claim")])
+    found = pd.concat([whole[whole["host"].eq("")], estimates.select(a, "claim")])
     found = found[found["source"] == estimates.MEASURED]
     found = found.join(b[SPELT].add_suffix("_b"), how="inner")
     claims = found["quantity"] == "claim"
@@ -65,8 +66,8 @@ def markdown(found: pd.DataFrame, names: tuple[str, str]) -> str:
     """compare.md: a table for each quantity, what differs first."""
     lines = [f"# {names[0]} and {names[1]}, side by side", "", f"{summary(found)}.", ""]
     lines += [
-        "In brackets: the 95 % interval of a new host, or of the next cell of the only one; in "
-        "parentheses: least to most over hosts. "
+        f"In brackets: the {CONFIDENCE_TEXT} interval of a new host, or of the next cell of the "
+        "only one; in parentheses: least to most over hosts. "
         "Each study's gains are relative to its own jobs alone. *Apart*: the spreads have nothing "
         "in common; *overlap*: they have."
     ]
@@ -90,7 +91,7 @@ def _named(e: estimates.Row) -> str:
 
 def write(a: Path, b: Path, output: Path) -> str:
     """Write compare.md and compare.csv into a folder; gives in short what differs."""
-    found = pairs(*(estimates.read(study / "estimates.parquet") for study in (a, b)))
+    found = pairs(*(estimates.read_estimates(study / "estimates.parquet") for study in (a, b)))
     names = tuple(plain(study.resolve().name) for study in (a, b))
     output.mkdir(parents=True, exist_ok=True)
     page = output / "compare.md"

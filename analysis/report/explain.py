@@ -6,9 +6,10 @@ import math
 import pandas as pd
 
 from analysis.estimates import table
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import AT_GRACT, LOG, QUANTITIES
 from analysis.estimates.records import flags
-from analysis.estimates.table import BOTH, CELL, INTERVAL, MEASURED, PREDICTION, RANGE, Row
+from analysis.estimates.table import CELL, INTERVAL, MEASURED, MIXED_DESIGNS, PREDICTION, RANGE, Row
 from workflow.collocation.study.names import INTERLEAVED
 
 # What makes these numbers of their replicates; others are means of them.
@@ -19,19 +20,20 @@ _KINDS = {
 }
 _DESIGNS = {
     INTERLEAVED: "slices of conditions that take turns in one cell",
-    BOTH: "slices of conditions that take turns on some hosts, a cell for each set on others",
+    MIXED_DESIGNS: "slices of conditions that take turns on some hosts, a cell for each set on "
+    "others",
 }
 _SPREAD = {
-    PREDICTION: "95 % interval of a new host",
-    INTERVAL: "95 % interval",
-    CELL: "95 % interval of the cell's own batches",
+    PREDICTION: f"{CONFIDENCE_TEXT} interval of a new host",
+    INTERVAL: f"{CONFIDENCE_TEXT} interval",
+    CELL: f"{CONFIDENCE_TEXT} interval of the cell's own batches",
     RANGE: "range over hosts",
 }
 
 
 def explain(estimates: pd.DataFrame, identity: str) -> str:
     """A few lines of text. Raises ValueError, with ids that are near, where there is none."""
-    e = table.at(estimates, identity)
+    e = table.get_by_id(estimates, identity)
     if e is None:
         ours = (estimates["source"] == MEASURED) & (estimates["host"] == "")
         every = list(estimates.index[ours])

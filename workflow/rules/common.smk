@@ -48,7 +48,7 @@ if SESSION.study.paper:
     GIVEN += [f"{REPOSITORY}/paper/reported.csv", f"{REPOSITORY}/paper/claims.yaml"]
 PAPER, PAGE_NAMES = ("--paper", paper.PAGES) if SESSION.study.paper else ("", pages.PAGES)
 # Digest of the analysis code; results made by other code are rebuilt.
-ANALYSIS = source_digest.digest()
+ANALYSIS = source_digest.analysis_digest()
 ESTIMATES = f"{STUDY}/estimates.parquet"
 # Measured records are source files to Snakemake, which then looks for no rule that makes them.
 RECORDS = [*map(before_update, SESSION.measured_records), *SESSION.planned_records]

@@ -60,7 +60,7 @@ def _measure(
     together = next((p for p in (pair, pair[:1]) if turns and answer.fits(job, p)), None)
     names = [(option.n, option.method) for option in together or pair[:1]]
     record = study.sets(names, together is not None)
-    estimates = table_of.read(study.folder / "estimates.parquet")
+    estimates = table_of.read_estimates(study.folder / "estimates.parquet")
     measured = answer.measured(record, estimates, together or pair[:1], request)
     if not measured:
         raise ValueError(f"{names[0][0]} jobs: measured, and no number counts: {study.folder}")

@@ -7,13 +7,14 @@ from math import inf
 import pandas as pd
 
 from analysis.advice.job.request import CPU, Request
-from analysis.advice.predict import ACTIVITY, Alone, Prediction, predict
+from analysis.advice.predict import AloneActivity, Prediction, predict_stp
 from analysis.choose import NEAR, way
+from analysis.estimates.quantities import DEMAND
 from analysis.estimates.table import Row, get
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.study.names import scenario_id
 
-METHODS = tuple(ACTIVITY)  # those that can be predicted
+METHODS = tuple(DEMAND)  # those that can be predicted
 SIMPLER = 0.97  # of the throughput under MPS: separate processes need no daemon
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
 ROOM = 0.95  # of the card's memory
@@ -104,14 +105,14 @@ def job_of(record: Record) -> Job:
 def options(job: Job, request: Request) -> list[Option]:
     """All sets that memory has room for: n from 2 to the most, by each method."""
     most_gb = min(ROOM * job.card_gb or inf, request.memory_gb)
-    alone = Alone(job.shares.get("gract", 0.0), job.shares.get("smact", 0.0))
+    alone = AloneActivity(job.shares.get("gract", 0.0), job.shares.get("smact", 0.0))
     known = {"gract", "smact"} <= job.shares.keys()
     found = []
     for n in range(2, request.most + 1):
         memory_gb = job.idle_gb + n * job.memory_gb
         for method in METHODS[:1] if job.on_cpu else METHODS:
             if memory_gb <= most_gb:
-                told = predict(method, [alone] * n) if known else None
+                told = predict_stp(method, [alone] * n) if known else None
                 found.append(Option(n, method, memory_gb, told))
     return found
 

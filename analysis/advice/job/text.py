@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from analysis import labels
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 
 Rows = list[list[str]]
 METHODS = {"naive": "separate", "mps": "under MPS"}
 LEGEND = (
     "STP: work of all jobs, relative to one job alone, in turns with them. Slowdown: of the "
-    "slowest job. In brackets: 95 % interval."
+    f"slowest job. In brackets: {CONFIDENCE_TEXT} interval."
 )
 SHARES = {
     "gract": "GPU busy (GRACT)",

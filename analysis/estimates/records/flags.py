@@ -1,7 +1,7 @@
 """Flags of a cell: what a reader should know before trusting its numbers.
 
-The runner's own stand in run.json; uneven follows from its record
-(merge), the others from several cells (estimates.runs, estimates.build).
+Those that a run sets itself are in run.json. `uneven` follows from its record (merge.py), the
+others from several cells (runs.py, build.py).
 """
 
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ NO_SECOND_CONTEXT, ABOVE_COUNT = "no_second_context", "above_count"
 MIXED_CODE, MIXED_DATA = "mixed_code", "mixed_data"
 LOSSES_DIFFER = "losses_differ"
 STALLED, HALVES_DIFFER = "stalled", "halves_differ"
-COLLAPSED = (STALLED, HALVES_DIFFER)  # of a window: its rate is no rate of the job
-# Members that do the same on the same share of the GPU run alike: one that is this far from the
+COLLAPSED = (STALLED, HALVES_DIFFER)  # of a window whose rate is not the job's rate
+# Members that do the same on the same share of the GPU run alike. One that is this far from the
 # median of the others was held up by something, or slept.
-SPREAD = 0.2
+UNEVEN_FROM = 0.2
 MEANINGS = {
     UNSTEADY: "throughput drifted during the window",
-    UNEVEN: f"rates of like members differ by over {100 * SPREAD:.0f} %",
+    UNEVEN: f"rates of like members differ by over {100 * UNEVEN_FROM:.0f} %",
     ABOVE_COUNT: "more than the number of jobs: the job alone ran slow",
     LOSSES_DIFFER: "losses are not those of the job alone: it may have done other work",
     MIXED_CODE: "measured by different code",
@@ -40,15 +40,15 @@ MEANINGS = {
 
 
 def split(flags: object) -> list[str]:
-    """The flags in a cell of the flags column; none where it is empty or missing."""
-    return [f for f in flags.split(";") if f] if isinstance(flags, str) else []
+    """Splits a value of the column `flags`; no flags where it is empty or missing."""
+    return [flag for flag in flags.split(";") if flag] if isinstance(flags, str) else []
 
 
 def union(columns: Iterable[object]) -> str:
-    """One cell of the flags column for several: each flag once, in alphabetical order."""
-    return ";".join(sorted({flag for flags in columns for flag in split(flags)}))
+    """Joins several values of the column `flags`: every flag once, in alphabetical order."""
+    return ";".join(sorted({flag for column in columns for flag in split(column)}))
 
 
 def meaning(flag: str) -> str:
-    """What a flag says, as a phrase."""
+    """Explains a flag in a phrase."""
     return MEANINGS.get(flag, flag)

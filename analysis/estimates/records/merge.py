@@ -1,4 +1,4 @@
-"""run.json files → one table, one row per member, cell and window (columns: records.schema)."""
+"""run.json files → runs.parquet, one row per member, cell and window (columns: columns.csv)."""
 
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.estimates.records import flags
-from analysis.estimates.records.losses import loss_checks, members_of
-from analysis.estimates.records.read import Attempt, read_study
+from analysis.estimates.records.losses import check_losses, member_losses
+from analysis.estimates.records.read import ReadRecord, read_records
 from analysis.estimates.records.schema import SCHEMA
 from analysis.files import one_line, read_table, write_table
 from workflow.collocation.record.run_json import MemberRecord, Record
@@ -17,31 +17,39 @@ from workflow.collocation.record.series import Series
 from workflow.collocation.study.names import BEFORE, INTERLEAVED
 
 CARD = "gpu"  # the entity of the whole card
-ACTIVITY = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
-_CARD = (*ACTIVITY, "pcie_tx", "pcie_rx", "ctxsw_active", "ctxsw_requests")
-_CARD += ("temperature", "sm_clock")
-_PARTED = ("cpu", "rss", "read", "write")
-_USED = ("entity", "rss", "pss", "read", "write", "gpu_memory")
-_ALIKE = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
+# Columns that have the names of telemetry's readings or of the record's fields.
+INSTANCE_COLUMNS = ("gract", "smact", "smocc", "tenso", "drama", "fp16", "fp32", "fp64")
+CARD_COLUMNS = (*INSTANCE_COLUMNS, "pcie_tx", "pcie_rx", "ctxsw_active", "ctxsw_requests")
+CARD_COLUMNS += ("temperature", "sm_clock")
+MEMBER_READINGS = ("entity", "rss", "pss", "read", "write", "gpu_memory")
+LOADER_READINGS = ("cpu", "rss", "read", "write")  # of a shared loader: each job has its part
+MEMBER_COLUMNS = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")
+MEMBER_COLUMNS += ("device_uuid", "sm_count", "input_share", "data_wait_share")
+MEMBER_COLUMNS += ("memory_peak_allocated", "memory_peak_reserved")
+SPEC_COLUMNS = ("model", "dataset", "batch_size", "sm_percent", "pinned_memory_mb")
+# Equal in members that should run alike.
+ALIKE_COLUMNS = ("window", "workload", "input_mode", "sm_percent", "pinned_memory_mb")
 
 
-def rows_of(record: Record) -> list[dict]:
-    """A row per member and window; without members one row, member null."""
-    base, rows = _cell_columns(record), []
+def record_rows(record: Record) -> list[dict]:
+    """Makes the rows of a record: one per member and window; without members one, member null."""
+    cell_columns, rows = _cell_columns(record), []
     seconds = {window.name: window.seconds for window in record.windows}
     for member in record.members:
-        columns = base | _member_columns(record, member)
-        rows += [columns] * (not member.windows)
+        columns = cell_columns | _member_columns(record, member)
+        if not member.windows:
+            rows.append(columns)
         for name, rate in member.windows.items():
             row = columns | {"window": name, "window_s": seconds.get(name)} | rate.model_dump()
             row |= row.pop("latency")
-            row |= _seen_in_window(record, name, member.member)
+            row |= _window_readings(record, name, member.member)
             if row["nominal_train_size"] and rate.samples_per_s:
                 row["epoch_time_s"] = row["nominal_train_size"] / rate.samples_per_s
             rows.append(row)
-    uneven = record.status == "completed" and _uneven(rows)
-    flagged = flags.union([*record.flags, *[flags.UNEVEN] * uneven])
-    return [row | {"flags": flagged} for row in rows or [base]]
+    all_flags = list(record.flags)
+    if record.status == "completed" and _is_uneven(rows):
+        all_flags.append(flags.UNEVEN)
+    return [row | {"flags": flags.union(all_flags)} for row in rows or [cell_columns]]
 
 
 def _cell_columns(record: Record) -> dict:
@@ -56,7 +64,8 @@ def _cell_columns(record: Record) -> dict:
         "n": len(record.jobs),
         **{key: getattr(record, key) for key in ("status", "reason", "phase", "device")},
         "measure": (spec.get("measure") or {}).get("kind", "window"),
-        **{f"gpu_{key}": gpu.get(key) for key in ("uuid", "name")},
+        "gpu_uuid": gpu.get("uuid"),
+        "gpu_name": gpu.get("name"),
         "gpu_memory_total": gpu.get("memory_bytes"),
         "driver": gpu.get("driver"),
         "hardware": gpu.get("name") or record.host.get("cpu"),
@@ -65,25 +74,22 @@ def _cell_columns(record: Record) -> dict:
         **{key: provenance.get(key) for key in ("digest", "commit", "machine", "started_at")},
         "session": provenance.get("session"),
         "total_s": record.timing.get("total_s"),
-        **_seen_in_cell(record),
+        **_telemetry_columns(record),
     }
 
 
 def _member_columns(record: Record, member: MemberRecord) -> dict:
-    spec = record.jobs[member.member]
-    data = next((d for d in record.data if d.get("dataset") == spec.get("dataset")), {})
-    same_name = ("member", "parameters", "parameter_bytes", "resident_bytes", "threads")
-    same_name += ("device_uuid", "sm_count", "input_share", "data_wait_share")
-    same_name += ("memory_peak_allocated", "memory_peak_reserved")
-    of_spec = ("model", "dataset", "batch_size", "sm_percent", "pinned_memory_mb")
+    job = record.jobs[member.member]
+    datasets = [data for data in record.data if data.get("dataset") == job.get("dataset")]
+    data = datasets[0] if datasets else {}
     return {
-        **{key: getattr(member, key) for key in same_name},
+        **{key: getattr(member, key) for key in MEMBER_COLUMNS},
         "member_status": member.status,
         "member_error": member.error and one_line(member.error),
-        "workload": spec.get("workload") or member.workload,
-        **{key: spec.get(key) for key in of_spec},
+        "workload": job.get("workload") or member.workload,
+        **{key: job.get(key) for key in SPEC_COLUMNS},
         "source": data.get("source"),
-        "input_mode": (spec.get("input") or {}).get("mode"),
+        "input_mode": (job.get("input") or {}).get("mode"),
         "seed": record.spec.get("seed"),
         "nominal_train_size": data.get("nominal_train_size"),
         "loss_last": member.loss.value[-1] if member.loss.value else None,
@@ -91,18 +97,15 @@ def _member_columns(record: Record, member: MemberRecord) -> dict:
     }
 
 
-# -- what telemetry saw ---------------------------------------------------------------------------
-
-
-def _seen_in_cell(record: Record) -> dict:
-    """Status, source and a note: why it is incomplete, what it contradicts, what held the GPU."""
+def _telemetry_columns(record: Record) -> dict:
+    """Status, source, and notes: what is missing, contradictory, or held the GPU back."""
     telemetry = record.telemetry
     if telemetry is None:
         return {}
     notes = [telemetry.reason, *telemetry.disagree]
     for reason, share in telemetry.throttled.items():
         notes.append(f"{reason.replace('_', ' ')} {100 * share:.0f} % of the time")
-    notes += [f"stranger on the card: {who}" for who in telemetry.strangers or []]
+    notes += [f"stranger on the card: {stranger}" for stranger in telemetry.strangers or []]
     return {
         "telemetry": telemetry.status,
         "telemetry_source": telemetry.source,
@@ -112,103 +115,97 @@ def _seen_in_cell(record: Record) -> dict:
     }
 
 
-def _seen_in_window(record: Record, name: str, member: int) -> dict:
-    """What the card did in a window, what a member used of it, and what its GPU instance did.
-
-    Of the whole card: under MIG that is what all see of the card, and of its activity the mean over
-    GPU instances weighted by their SMs.
-    """
-    sms = record.gpu and record.gpu.sm_count
+def _window_readings(record: Record, name: str, member: int) -> dict:
+    """What the card, a member and its GPU instance did in a window."""
+    sm_count = record.gpu and record.gpu.sm_count
     window = record.telemetry and record.telemetry.windows.get(name)
     if not window:
-        return {"activity_sm_count": sms}
+        return {"activity_sm_count": sm_count}
+    # Under MIG, activity of the whole card is the mean over instances, weighted by their SMs.
     card = window.entities.get(CARD, {}) | window.whole_card
-    own, energy = window.members.get(str(member), {}), window.energy
-    beside = window.members.get(str(len(record.jobs)), {})  # a loader: each job has its part
-    parts = {key: beside[key] / len(record.jobs) for key in _PARTED if beside.get(key) is not None}
-    own = own | {key: own[key] + part for key, part in parts.items() if own.get(key) is not None}
-    entity = own.get("entity")
+    used, energy = dict(window.members.get(str(member), {})), window.energy
+    loader = window.members.get(str(len(record.jobs)), {})
+    for key in LOADER_READINGS:
+        if loader.get(key) is not None and used.get(key) is not None:
+            used[key] += loader[key] / len(record.jobs)
+    entity = used.get("entity")
     instance = {} if entity == CARD else window.entities.get(entity, {})
     return {
-        **{key: card.get(key) for key in _CARD},
-        "activity_sm_count": card.get("sm_count") or sms,
+        **{key: card.get(key) for key in CARD_COLUMNS},
+        "activity_sm_count": card.get("sm_count") or sm_count,
         "gpu_memory_used": card.get("memory_used"),
-        # The counter knows the mean better than readings do.
+        # The energy counter's mean is better than that of readings.
         "power": energy.mean_power if energy else card.get("power"),
         "energy_j": energy.joules if energy else None,
-        "cpu_cores": own.get("cpu"),
-        **{key: own.get(key) for key in _USED},
-        **{f"{key}_instance": instance.get(key) for key in ACTIVITY},
+        "cpu_cores": used.get("cpu"),
+        **{key: used.get(key) for key in MEMBER_READINGS},
+        **{f"{key}_instance": instance.get(key) for key in INSTANCE_COLUMNS},
     }
 
 
-# -- a flag that follows from a record ------------------------------------------------------------
-
-
-def _uneven(rows: list[dict]) -> bool:
-    """Whether a member's rate is further than SPREAD from the median of the others like it.
-
-    Alike: same workload, input, limits and window, and as many neighbours on its device, which is
-    a part of the GPU under MIG.
-    """
-    places = [(row.get("window"), row.get("device_uuid")) for row in rows]
-    crowd, alike = Counter(places), defaultdict(list)
-    for row, place in zip(rows, places, strict=True):
+def _is_uneven(rows: list[dict]) -> bool:
+    """Whether a member's rate is far from the median of the others that should run alike."""
+    devices = [(row.get("window"), row.get("device_uuid")) for row in rows]
+    members_on, rates_of = Counter(devices), defaultdict(list)
+    for row, device in zip(rows, devices, strict=True):
         if row.get("samples_per_s") is not None:
-            alike[(*map(row.get, _ALIKE), crowd[place])].append(row["samples_per_s"])
-    for rates in alike.values():
-        for place, rate in enumerate(rates):
-            others = rates[:place] + rates[place + 1 :]
-            if others and abs(rate - median(others)) > flags.SPREAD * median(others):
+            # Under MIG a device is a part of the GPU, so it counts how many members are on it.
+            key = (*map(row.get, ALIKE_COLUMNS), members_on[device])
+            rates_of[key].append(row["samples_per_s"])
+    for rates in rates_of.values():
+        for index, rate in enumerate(rates):
+            others_rates = rates[:index] + rates[index + 1 :]
+            if not others_rates:
+                continue
+            middle = median(others_rates)
+            if abs(rate - middle) > flags.UNEVEN_FROM * middle:
                 return True
     return False
 
 
-# -- what no run.json holds -----------------------------------------------------------------------
-
-
-def _busy_slices(attempt: Attempt) -> dict[str, list[float | None]]:
-    """Of a completed interleaved cell: condition → GRACT of the GPU in each slice, None where no
-    reading is of this slice alone. Without a condition whose GRACT other readings contradict.
-    """
-    record, path = attempt.record, attempt.path.with_name("gpu.parquet")
+def _gract_slices(read: ReadRecord) -> dict[str, list[float | None]]:
+    """GRACT in each slice of a completed interleaved cell's conditions; None without a reading."""
+    record, path = read.record, read.path.with_name("gpu.parquet")
     interleaved = (record.spec.get("measure") or {}).get("kind") == INTERLEAVED
     if record.status != "completed" or not interleaved or path.name not in record.files:
         return {}
     table = read_table(path, ["t_ns", "entity", "gract"])
     series = Series.of_table(table.filter(pc.equal(table["entity"], CARD)))
-    busy = {w.name: _seen_in_window(record, w.name, 0).get("gract", 1.0) for w in record.windows}
-    known = [window for window in record.windows if busy[window.name] is not None]
-    return {w.name: [series.over("gract", s, [s]) for s in w.spans] for w in known}
+    slices = {}
+    for window in record.windows:
+        # It is None if it contradicts other readings; then its slices say nothing, either.
+        if _window_readings(record, window.name, 0).get("gract", 1.0) is not None:
+            slices[window.name] = [series.over("gract", span, [span]) for span in window.spans]
+    return slices
 
 
-# -- the table ------------------------------------------------------------------------------------
-
-
-def merge(attempts: list[Attempt]) -> pa.Table:
-    """The table of a study's attempts that count, sorted."""
-    rows = []
-    for attempt in attempts:
-        busy = _busy_slices(attempt)
-        for row in rows_of(attempt.record):
-            slices = busy.get(row.get("window"))
-            rows.append(row | {"gract_slices": slices, "current": attempt.current})
-    checks = loss_checks(member for each in attempts for member in members_of(each.record))
+def merge_records(records: list[ReadRecord]) -> pa.Table:
+    """Makes the table of a study's records, sorted by cell."""
+    rows, losses = [], []
+    for read in records:
+        losses += member_losses(read.record)
+        gract_slices = _gract_slices(read)
+        for row in record_rows(read.record):
+            row |= {"gract_slices": gract_slices.get(row.get("window")), "current": read.current}
+            rows.append(row)
+    checks = check_losses(losses)
     for row in rows:
         name = row["cell"], row["attempt"], row.get("member")
         row["loss_check"], row["loss_distance"] = checks.get(name, (None, None))
-    rows.sort(
-        key=lambda r: (
-            *(r[k] for k in ("implementation", "scenario", "method", "replicate", "attempt")),
-            -1 if r.get("member") is None else r["member"],
-            r.get("window") != BEFORE,
-            str(r.get("window")),
-        )
-    )
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(sorted(rows, key=_row_order), schema=SCHEMA)
 
 
-def write(study: str, paths: Path, output: Path) -> None:
-    """Write the table of a study's records; `paths` is a file with a record's path a line."""
-    table = merge(read_study(study, paths))
+def _row_order(row: dict) -> tuple:
+    names = ("implementation", "scenario", "method", "replicate", "attempt")
+    member = -1 if row.get("member") is None else row["member"]
+    window = row.get("window")
+    return (*(row[name] for name in names), member, window != BEFORE, str(window))
+
+
+def write_runs(study: str, list_file: Path, output: Path) -> None:
+    """Writes runs.parquet from a study's records.
+
+    list_file: has the path of a run.json on each line.
+    """
+    table = merge_records(read_records(study, list_file))
     write_table(table, output, only_parquet=["slices", "gract_slices"])

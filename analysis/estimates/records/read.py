@@ -8,9 +8,10 @@ from workflow.collocation.record.run_json import FAULTS, RESULTS, NoRecord, Reco
 from workflow.collocation.study.regular_files import read_text
 
 
-class Attempt(NamedTuple):
-    """A record, and where it stands. current: its numbers count; else it is a job alone that the
-    progress of other cells needs.
+class ReadRecord(NamedTuple):
+    """The record of an attempt at a cell, with its file.
+
+    current: its numbers count; if not, it is a job alone that other cells are compared with.
     """
 
     record: Record
@@ -18,50 +19,56 @@ class Attempt(NamedTuple):
     current: bool = True
 
 
-def read_study(study: str, listed: Path) -> list[Attempt]:
-    """The attempts at its cells that count, of the records in a file with a path a line.
+def read_records(study: str, list_file: Path) -> list[ReadRecord]:
+    """Reads a study's records, and keeps those that count.
 
-    Raises OSError, or ValueError that names what is no record of the study.
+    list_file: has the path of a run.json on each line. Raises OSError, or ValueError that names
+    the file that is no record of the study.
     """
-    found = []
-    for path in map(Path, read_text(listed).splitlines()):
+    records = []
+    for path in map(Path, read_text(list_file).splitlines()):
         try:
             record = run_json.read_record(path)
         except NoRecord as error:
             raise ValueError(f"{path}: {error}") from None
         if record.study != study:
             raise ValueError(f"{path}: belongs to study {record.study!r}")
-        found.append(Attempt(record, path))
-    return select(found)
+        records.append(ReadRecord(record, path))
+    return records_that_count(records)
 
 
-def select(attempts: list[Attempt]) -> list[Attempt]:
-    """Those that count.
+def records_that_count(records: list[ReadRecord]) -> list[ReadRecord]:
+    """Chooses one attempt for each cell, and the jobs alone that these are compared with.
 
-    Per cell and device counts the newest attempt with a result, else the newest fault, else the
-    newest at all. By the same rule one of a cell's devices is current, the newest there being what
-    began last: numbers tell nothing of what several hosts measured. Of the other devices an alone
-    run stays, not current, where a current cell of the same replicate and implementation was
-    measured there.
+    For a cell on one device the newest result counts, else the newest fault, else the newest
+    attempt. Of several devices the one is current that has a result (else a fault) and began last,
+    because attempt numbers of several hosts have no common order. From other devices a job alone
+    is kept, not current, if a current cell of its replicate and implementation ran that job there.
     """
+    best = {(r.record.cell.id, r.record.device): r for r in sorted(records, key=_worth)}
+    current = {r.record.cell.id: r for r in sorted(best.values(), key=_worth_and_start)}
+    compared = set().union(*map(_jobs, current.values()))
+    kept = list(current.values())
+    for candidate in best.values():
+        is_current = candidate is current[candidate.record.cell.id]
+        if not is_current and candidate.record.is_baseline and _jobs(candidate) <= compared:
+            kept.append(candidate._replace(current=False))
+    return kept
 
-    def newest(each: Attempt) -> tuple:
-        status = each.record.status  # a result of the cell, a fault on the way to one, or nothing
-        return 2 * (status in RESULTS) + (status in FAULTS), each.record.cell.attempt
 
-    def began(each: Attempt) -> tuple:
-        worth, _ = newest(each)
-        return worth, str(each.record.provenance.get("started_at") or ""), newest(each)
+def _worth(read: ReadRecord) -> tuple[int, int]:
+    """Results above faults above others; then newer attempts."""
+    status = read.record.status
+    return 2 * (status in RESULTS) + (status in FAULTS), read.record.cell.attempt
 
-    def jobs(each: Attempt) -> set[tuple]:
-        """Its workloads, with what cells have in common that may be held against each other."""
-        record = each.record
-        place = record.cell.replicate, record.cell.implementation, record.device
-        return {(*place, job.get("workload")) for job in record.jobs}
 
-    best = {(a.record.cell.id, a.record.device): a for a in sorted(attempts, key=newest)}
-    current = {a.record.cell.id: a for a in sorted(best.values(), key=began)}
-    needed = set().union(*map(jobs, current.values()))
-    others = [a for a in best.values() if a is not current[a.record.cell.id]]
-    kept = [a for a in others if a.record.is_baseline and jobs(a) <= needed]
-    return [*current.values(), *(a._replace(current=False) for a in kept)]
+def _worth_and_start(read: ReadRecord) -> tuple:
+    started_at = str(read.record.provenance.get("started_at") or "")
+    return _worth(read)[0], started_at, _worth(read)
+
+
+def _jobs(read: ReadRecord) -> set[tuple]:
+    """Its workloads, each with what is the same in cells that can be compared."""
+    record = read.record
+    place = record.cell.replicate, record.cell.implementation, record.device
+    return {(*place, job.get("workload")) for job in record.jobs}

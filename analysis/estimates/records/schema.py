@@ -1,7 +1,4 @@
-"""The columns of runs.parquet, in columns.csv beside this.
-
-Type, unit and description of each are kept in the field metadata.
-"""
+"""The columns of runs.parquet, from columns.csv; units and descriptions are in their metadata."""
 
 import csv
 from pathlib import Path
@@ -18,11 +15,12 @@ _TYPES = {
 
 
 def _schema() -> pa.Schema:
+    fields = []
     with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as file:
-        rows = [*csv.DictReader(file)]
-    about = [{key: row[key] for key in ("unit", "description")} for row in rows]
-    fields = [pa.field(row["name"], _TYPES[row["type"]]) for row in rows]
-    return pa.schema([f.with_metadata(a) for f, a in zip(fields, about, strict=True)])
+        for row in csv.DictReader(file):
+            metadata = {"unit": row["unit"], "description": row["description"]}
+            fields.append(pa.field(row["name"], _TYPES[row["type"]], metadata=metadata))
+    return pa.schema(fields)
 
 
 SCHEMA = _schema()

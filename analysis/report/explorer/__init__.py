@@ -17,8 +17,9 @@ from analysis import labels
 from analysis.advice import study as advice
 from analysis.choose import on_cpu, scope
 from analysis.estimates import table as estimates
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import QUANTITIES
-from analysis.files import update
+from analysis.files import write_if_changed
 from analysis.report.pages.spelling import how_many
 from workflow.collocation.study.names import implementation_order, parse_scenario
 
@@ -78,7 +79,7 @@ def chart() -> altair.LayerChart:
 
 def data(folder: Path) -> dict:
     """All that the page shows."""
-    found = estimates.read(folder / "estimates.parquet")
+    found = estimates.read_estimates(folder / "estimates.parquet")
     every = rows(found)
     named = {}
     for job in (row["job"] for row in every if row["quantity"] in ("stp", "rate", *DELAYS)):
@@ -120,10 +121,11 @@ def page(held: dict) -> str:
     read = {name: (HERE / f"explorer.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
     vega = vl_convert.javascript_bundle().replace("</script", "<\\/script")
     template = Template((HERE / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(read, data=compact, vega=vega, study=html.escape(held["study"]))
+    read |= {"study": html.escape(held["study"]), "confidence": CONFIDENCE_TEXT}
+    return template.substitute(read, data=compact, vega=vega)
 
 
 def write(folder: Path, output: Path) -> None:
     """Write the page of a study."""
     held = labels.of_script(folder, json.dumps(data(folder)))
-    update(output, page(json.loads(held)))
+    write_if_changed(output, page(json.loads(held)))

@@ -61,9 +61,9 @@ def cells(folder: Path) -> list[Cell]:
     Readings have no clock of their own: the last is put at the cell's end, later than it was by the
     second or two that a cell takes to stop. Raises OSError or ValueError where a table is missing.
     """
-    members = runs.prepared(runs.read(folder / "runs.parquet")).members
+    members = runs.prepare_runs(runs.read_runs(folder / "runs.parquet")).members
     members = members[members["current"] & members["member"].notna()]
-    published = _published(members, estimates.read(folder / "estimates.parquet"))
+    published = _published(members, estimates.read_estimates(folder / "estimates.parquet"))
     return [
         _cell(at, rows, published.get(at, {}), _readings(folder / "cells" / at / "gpu.parquet"))
         for at, rows in members.groupby("at", sort=False)
@@ -81,7 +81,7 @@ def _readings(path: Path) -> pd.DataFrame:
 def _published(members: pd.DataFrame, numbers: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Cell with its attempt → numbers of its sets, as estimates have them."""
     sets = members[~members["again"]].drop_duplicates([*SAME, "condition"])
-    found = pd.concat([estimates.of(numbers, quantity, job="") for quantity in OF_SETS])
+    found = pd.concat([estimates.select(numbers, quantity, job="") for quantity in OF_SETS])
     found = found[["quantity", *SAME[1:], "replicates"]].explode("replicates").dropna()
     found["at"] = [one["cell"] for one in found["replicates"]]
     named: dict[str, dict[str, float]] = {}

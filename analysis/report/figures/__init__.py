@@ -7,8 +7,8 @@ To add one, write a module with a function of this kind, and a test of what it s
         ...
         return Drawing("The finding in at most 12 words", data, matplotlib_figure)
 
-It takes the table that `analysis.estimates.read` gives, and returns None where a study has no data
-for it: such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
+It takes the table that `read_estimates` gives, and returns None where a study has no data for it:
+such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from analysis import labels
 from analysis.estimates import table as estimates
-from analysis.files import update
+from analysis.files import write_if_changed
 from analysis.report.figures import style
 from analysis.report.pages import FIGURES
 from analysis.report.pages.tables import csv
@@ -68,7 +68,7 @@ def draw(folder: Path, *more: ModuleType, data_only: bool = False) -> str:
 
     more: modules with figures beside those of this folder. Gives the line that says which it drew.
     """
-    found, index = estimates.read(folder / "estimates.parquet"), []
+    found, index = estimates.read_estimates(folder / "estimates.parquet"), []
     with style.context():
         for name, function in figures(*more).items():
             drawing, caption = function(found), labels.of_script(folder, function.caption)
@@ -79,12 +79,12 @@ def draw(folder: Path, *more: ModuleType, data_only: bool = False) -> str:
                 for path in (data, *pictures):
                     path.unlink(missing_ok=True)
                 continue
-            update(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
+            write_if_changed(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
             for text in style.names(drawing.figure):
                 text.set_text(labels.of_script(folder, text.get_text()))
             if not data_only:
                 style.save(drawing.figure, drawing.title, caption, pictures)
     index = pd.DataFrame(index, columns=["figure", "title", "caption"])
-    update(folder / FIGURES, csv(index))
+    write_if_changed(folder / FIGURES, csv(index))
     drawn = ", ".join(index["figure"][index["title"] != ""])
     return f"drawn: {drawn or 'nothing, for want of data'}"

@@ -38,7 +38,7 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         axes.set_title(labels.job(workload))
         for implementation, own in rows.groupby("implementation"):
             style.by_method(axes, own, color=labels.written_colour(implementation), marker="o")
-        for e in table.of(estimates, "fastest_rate", scenario=f"1x_{workload}").itertuples():
+        for e in table.select(estimates, "fastest_rate", scenario=f"1x_{workload}").itertuples():
             axes.axhline(e.value, color=style.PALE, linewidth=0.9, zorder=0)
         axes.set_ylim(0, 1.08 * rows[["value", "high"]].max(axis=None))
         style.thousands(axes)

@@ -20,7 +20,7 @@ def copies(estimates: pd.DataFrame, quantity: str, **where: str) -> pd.DataFrame
     """Numbers of sets of one job (in column `workload`), without variants, in plain windows; not
     of few hosts: another mean of hosts is no point of a job's line.
     """
-    rows = table.of(estimates, quantity, **{"window": "", "job": "", "name": ""} | where)
+    rows = table.select(estimates, quantity, **{"window": "", "job": "", "name": ""} | where)
     parsed = rows["scenario"].map(parse_scenario)
     alike = parsed.map(lambda each: not each.mixed and not each.variant).astype(bool)
     rows = rows.assign(workload=[each.parts[0][0] for each in parsed])
@@ -47,7 +47,7 @@ def series(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 def beside(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Rows of which this quantity is known too: its columns end in `_beside`."""
-    others = table.of(estimates, quantity, window="", job="")
+    others = table.select(estimates, quantity, window="", job="")
     return rows.merge(others[[*PLACE, "id", "value", "low", "high"]].dropna(subset="value"),
                       on=PLACE, suffixes=("", "_beside"))  # fmt: skip
 

@@ -35,7 +35,7 @@ def serving(estimates: pd.DataFrame) -> Drawing | None:
 )
 def retraining(estimates: pd.DataFrame) -> Drawing | None:
     """A point for each such job, which has no tokens, by its method."""
-    servers = set(table.of(estimates, "request_goodput", job="*")["job"])
+    servers = set(table.select(estimates, "request_goodput", job="*")["job"])
     others = estimates[~estimates["job"].isin(servers - {""})]
     return _against_training(others, "p95_e2el_ms", "p95 delay from trigger to trained", "p95")
 
@@ -49,7 +49,7 @@ def _against_training(
     whose latency's upper end is within BOUND, and tells that lower end.
     """
     found = []
-    for e in table.of(estimates, latency, job="*").itertuples():
+    for e in table.select(estimates, latency, job="*").itertuples():
         jobs = [name for name, _ in parse_scenario(e.scenario).parts]
         if len(jobs) != 2:
             continue

@@ -28,12 +28,12 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     drawn, axes = style.panel(3.6)
     counts = sorted(gains["jobs"].value_counts().index[: select.MOST])
     gains = gains[gains["jobs"].isin(counts)]
-    activity, of = np.linspace(0.01, 1, 200), predict.constants()["mps"][predict.GAPS]
+    activity, of = np.linspace(0.01, 1, 200), predict.predictor_constants()["mps"][predict.GAPS]
     for n, colour, sign in zip(counts, style.HUES, style.SIGNS, strict=False):
         own = gains[gains["jobs"] == n]
         style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
         if own["gract"].min() < predict.NO_GAPS_FROM:
-            line = predict.form(n, n * activity, of["k"], of["p"])
+            line = predict.saturating_stp(n, n * activity, of["k"], of["p"])
             axes.plot(activity, line, color=colour, linewidth=0.8, alpha=0.6)
     named = largest = select.largest(gains, ["workload", "implementation"])
     if len(largest) > MOST_NAMES:
@@ -140,8 +140,8 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
 )
 def mixes(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job of a mix; beside it the gain of the mix."""
-    gains = _mixed(table.of(estimates, "stp", window="", job=""))
-    slow = _mixed(table.of(estimates, "slowdown", window=""))
+    gains = _mixed(table.select(estimates, "stp", window="", job=""))
+    slow = _mixed(table.select(estimates, "slowdown", window=""))
     slow = slow[slow["scenario"].isin(gains["scenario"])]
     if gains.empty:
         return None

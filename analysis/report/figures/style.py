@@ -19,6 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from PIL import Image
 
 from analysis import labels
+from analysis.estimates.intervals import CONFIDENCE_TEXT
 
 WIDTH = 7.1  # inches: the text width of A4
 SMALL = 7  # points in print: nothing is smaller
@@ -28,8 +29,8 @@ SIGNS = ("o", "s", "^", "D", "v", "P")
 METHODS = ("naive", "mps", "streams", "mig")  # drawn; shares of SMs under MPS are in tables
 DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
 MARKS = (
-    "Marks: means; bars: 95 % interval of a new host, or, where too few are known, of the next "
-    "cell on the only one, or lowest to highest."
+    f"Marks: means; bars: {CONFIDENCE_TEXT} interval of a new host, or, where too few are known, "
+    "of the next cell on the only one, or lowest to highest."
 )
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8,

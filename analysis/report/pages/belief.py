@@ -13,7 +13,7 @@ from analysis.report.pages.tables import Number
 
 def coverage(estimates: pd.DataFrame) -> pd.DataFrame:
     """How many cells and hosts lie in the interval made without them, by kind and quantity."""
-    names, rows = set(table.of(estimates, "covered")["name"]), []
+    names, rows = set(table.select(estimates, "covered")["name"]), []
     for kind, title in labels.KINDS.items():
         for quantity in COVERED:
             own = [f"{what}/{kind}/{quantity}" for what in (CELLS, HOSTS)]
@@ -30,7 +30,7 @@ def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
     larger difference than the bound.
     """
     rows = []
-    for e in table.of(estimates, "aa", host="*").itertuples():
+    for e in table.select(estimates, "aa", host="*").itertuples():
         most = 0.03 if e.jobs == 1 else 0.003  # a job alone changes its speed with its host
         said = {"compared": "the same set twice, in turns in one cell"}
         said |= {"jobs": labels.scenario(e.scenario)}

@@ -35,7 +35,7 @@ SERVED = {
 def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
     """The jobs that one loader feeds, and the same fed otherwise."""
     rows = []
-    for e in table.of(estimates, "outcome").itertuples():
+    for e in table.select(estimates, "outcome").itertuples():
         parsed = parse_scenario(e.scenario)
         for mode in ALONE_VARIANTS if parsed.variant == SHARED else ():
             where = place(e) | {"scenario": scenario_id(dict(parsed.parts), mode)}
@@ -49,7 +49,7 @@ def inputs(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def served(estimates: pd.DataFrame) -> pd.DataFrame:
     """Latencies of what answers requests or triggers, and the rate of what trains beside it."""
-    rows, found = [], table.of(estimates, "answered_share", job="*")
+    rows, found = [], table.select(estimates, "answered_share", job="*")
     several = found["implementation"].nunique() > 1
     for e in found.itertuples():
         jobs = [name for name, _ in parse_scenario(e.scenario).parts]

@@ -98,7 +98,7 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
     """The set of each job and way of writing that does most samples/s (of a mix: the highest STP),
     beside one such job alone.
     """
-    stps = table.of(estimates, "stp", window="", job="")
+    stps = table.select(estimates, "stp", window="", job="")
     stps = stps[~stps["method"].map(variant_of_mps).astype(bool)]
     best: dict[tuple, list] = defaultdict(list)
     for e in _rows(stps[stps["jobs"] > 1]):
@@ -121,7 +121,7 @@ def gains(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def alone(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every job alone as a separate process, in each way in which it was written."""
-    planned = table.of(estimates, "outcome", method="naive")
+    planned = table.select(estimates, "outcome", method="naive")
     planned = planned[planned["jobs"] == 1].sort_values("scenario", kind="stable")
     made = [
         {"job": labels.scenario(e.scenario), "written": _written(e)}
@@ -134,7 +134,7 @@ def alone(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def over(estimates: pd.DataFrame, quantity: str, method: str) -> pd.DataFrame:
     """A method's rate over another's: a row for each job, a column for each count."""
-    rows = table.of(estimates, quantity, method=method, window="")
+    rows = table.select(estimates, quantity, method=method, window="")
     mixed = rows["scenario"].map(lambda scenario: parse_scenario(scenario).mixed).astype(bool)
     rows = rows[(rows["jobs"] > 1) & ~mixed]
     found: dict[tuple[str, ...], dict[int, Row]] = defaultdict(dict)
@@ -151,14 +151,14 @@ def over(estimates: pd.DataFrame, quantity: str, method: str) -> pd.DataFrame:
 
 def sets(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every set that was measured, and jobs alone under another method."""
-    return _sets(estimates, table.of(estimates, "outcome"), SET)
+    return _sets(estimates, table.select(estimates, "outcome"), SET)
 
 
 def limited(estimates: pd.DataFrame) -> pd.DataFrame:
     """Of those, jobs that may use a part of the GPU only or that wait for others: MIG, MPS with
     limits of SMs or priorities.
     """
-    found = table.of(estimates, "outcome")
+    found = table.select(estimates, "outcome")
     kept = [family_of(name) == "mig" or variant_of_mps(name) for name in found["method"]]
     return _sets(estimates, found[kept], LIMITED)
 
@@ -178,7 +178,7 @@ def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
     """Rates, STP and S of everything that several hosts measured, host by host."""
     rows = []
     for quantity in ("rate", "stp", "s", "device_rate"):
-        overall = table.of(estimates, quantity, window="", job="")
+        overall = table.select(estimates, quantity, window="", job="")
         for e in _rows(overall[overall["hosts"] > 1]):
             on = {single.host: single for single in _rows(table.on_hosts(estimates, e))}
             texts = {"jobs": _count(e), "method": labels.method(e.method), "quantity": quantity}
@@ -190,7 +190,7 @@ def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def machines(estimates: pd.DataFrame) -> pd.DataFrame:
     """What each host is, and how many cells it measured."""
-    rows = _rows(table.of(estimates, "count", host="*", name="host_cells"))
+    rows = _rows(table.select(estimates, "count", host="*", name="host_cells"))
     return pd.DataFrame(
         [{"host": e.host, "what it is": e.note, "cells": Number(e, as_.count)} for e in rows]
     )
@@ -199,7 +199,7 @@ def machines(estimates: pd.DataFrame) -> pd.DataFrame:
 def pair(estimates: pd.DataFrame) -> pd.DataFrame:
     """Mixes whose jobs ran to the end of fixed work: ours, and what the authors reported."""
     rows = []
-    for saving in _rows(table.of(estimates, "saving", window=COMPLETION)):
+    for saving in _rows(table.select(estimates, "saving", window=COMPLETION)):
         base = saving.scenario.split("--")[0]
         names = {"jobs": labels.scenario(base), "method": labels.method(saving.method)}
         both = place(saving) | {"scenario": base}
@@ -215,7 +215,7 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
         for title, name, where, spell in wanted:
             ours = table.get(estimates, name, **where)
             paper = where | {"scenario": base, "window": "", "source": "*"}
-            theirs = table.of(estimates, name, **paper)
+            theirs = table.select(estimates, name, **paper)
             theirs = next(_rows(theirs[theirs["source"] != MEASURED]), None)
             if ours or theirs:
                 cells = {"ours": Number(ours, spell), "the paper": Number(theirs, spell)}
@@ -228,14 +228,14 @@ def left(estimates: pd.DataFrame) -> pd.DataFrame:
     made = [
         {"jobs": labels.scenario(e.scenario), "method": labels.method(e.method)}
         | {"speed after, over before": Number(e, as_.span)}
-        for e in _rows(table.of(estimates, "reclaimed"))
+        for e in _rows(table.select(estimates, "reclaimed"))
     ]
     return pd.DataFrame(made)
 
 
 def missing(estimates: pd.DataFrame) -> pd.DataFrame:
     """What was planned and has no result, alike ones in one row."""
-    outcomes = table.of(estimates, "outcome")
+    outcomes = table.select(estimates, "outcome")
     outcomes = outcomes[outcomes["value"].fillna(0) == 0]
     alike: dict[tuple, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for e in sorted(_rows(outcomes), key=lambda e: method_order(e.method)):

@@ -16,7 +16,8 @@ from analysis.advice import study as advice
 from analysis.advice.study import Advice
 from analysis.choose import on_cpu, scope
 from analysis.estimates import table as estimates
-from analysis.files import update
+from analysis.estimates.intervals import CONFIDENCE_TEXT
+from analysis.files import write_if_changed
 from analysis.report.pages import PAGES, TABLES, belief, beyond, contents, listed, spelling, tables
 from analysis.report.pages.spelling import known, plain
 from workflow.collocation.study.names import implementation_order
@@ -33,17 +34,17 @@ class Numbers:
 
     def __init__(self, folder: Path):
         self.folder, self.name = folder, folder.resolve().name
-        self.estimates = estimates.read(folder / "estimates.parquet")
+        self.estimates = estimates.read_estimates(folder / "estimates.parquet")
 
     def number(self, of: str) -> estimates.Row:
         """The number of an id. Raises ValueError where there is none."""
         if of not in self.estimates.index:
             raise ValueError(f"no number of {self.name} has the id {of!r}")
-        return estimates.at(self.estimates, of)
+        return estimates.get_by_id(self.estimates, of)
 
     def between(self, quantity: str, **where: str) -> str:
         """The lowest and the highest of a quantity's numbers of several jobs."""
-        found = estimates.of(self.estimates, quantity, **{"window": ""} | where)
+        found = estimates.select(self.estimates, quantity, **{"window": ""} | where)
         return labels.range_of(found[found["jobs"] > 1]["value"])
 
 
@@ -110,12 +111,13 @@ class StudyPages(Numbers):
             "beyond": beyond,
             "table": tables.markdown,
             "get": get,
-            "of": partial(estimates.of, self.estimates),
+            "of": partial(estimates.select, self.estimates),
             "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
             "between": self.between,
             "by_host": by_host,
-            "predictor": predict.constants(),
+            "predictor": predict.predictor_constants(),
             "number": self.number,
+            "confidence": CONFIDENCE_TEXT,
             "count": lambda name: spelling.count(get("count", name=name)),
             **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
             "flat": plain,
@@ -175,7 +177,7 @@ def closing_lines(folder: Path) -> str:
     there.
     """
     try:
-        found = estimates.read(folder / "estimates.parquet")
+        found = estimates.read_estimates(folder / "estimates.parquet")
     except (OSError, ValueError):
         return ""
     lines = [scope(found)]
@@ -207,6 +209,6 @@ def write_texts(folder: Path, texts: Iterable[tuple[str, str]]) -> None:
     """Write texts, (file name, content), into a folder. Raises ValueError of a wrong template."""
     try:
         for name, text in texts:
-            update(folder / name, text)
+            write_if_changed(folder / name, text)
     except TemplateError as error:
         raise ValueError(f"a page's template: {error}") from None
