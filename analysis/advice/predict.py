@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.choose import place
 from analysis.estimates import table as estimates
+from analysis.estimates.table import place
 from workflow.collocation.study.names import parse_scenario, scenario_id
 
 FILE = Path(__file__).resolve().with_name("predictor.yaml")

@@ -130,6 +130,12 @@ def get(frame: pd.DataFrame, quantity: str, **where: str) -> Row | None:
     return at(frame, identity(quantity, **where))
 
 
+def place(estimate: Row) -> dict[str, str]:
+    """Scenario, implementation and method of an estimate, to look up others of the same set."""
+    names = ("scenario", "implementation", "method")
+    return {name: getattr(estimate, name) for name in names}
+
+
 def at(frame: pd.DataFrame, identity: str) -> Row | None:
     """The number of an id, or None."""
     if identity not in frame.index:
