@@ -13,6 +13,8 @@ MOST_LINES = 400
 # core, which everybody may import.
 CORE = ("study", "record", "process_lifetime")
 ROOMS = (*CORE, "gpu", "sharing", "telemetry", "run", "plan")
+# Rooms of analysis, each of which imports only itself and those before it.
+ANALYSIS = ("files", "source_digest", "estimates", "labels", "advice", "report")
 # What packages may import of others beside the core.
 ALLOWED = {
     "workflow": {"workflow"},
@@ -60,6 +62,19 @@ def test_imports_run_one_way():
             wrong.append(f"{name} imports {other}")
     assert wrong == []
     TopologicalSorter({name: set(imports(name)) for name in MODULES}).prepare()  # no circle
+
+
+def test_analysis_leads_from_records_to_reports():
+    """Advice imports no report, labels import no advice, estimates import neither."""
+    wrong = []
+    for name in MODULES:
+        for other in imports(name):
+            if name.startswith("analysis.") and other.startswith("analysis."):
+                importer, imported = (ANALYSIS.index(n.split(".")[1]) for n in (name, other))
+                if imported > importer:
+                    wrong.append(f"{name} imports {other}")
+    # The predictor's sums, which intervals need, still stand in advice.
+    assert set(wrong) <= {"analysis.estimates.intervals imports analysis.advice.predict"}
 
 
 def test_no_file_is_two_rooms():

@@ -315,8 +315,8 @@ def common_caveats(advice: Iterable[Advice]) -> list[str]:
     caveats = [job_advice.caveats() for job_advice in advice if job_advice.sets]
     if len(caveats) < 2:
         return []
-    first, *others = caveats
-    return [caveat for caveat in first if all(caveat in other for other in others)]
+    first, *later = caveats
+    return [caveat for caveat in first if all(caveat in of_job for of_job in later)]
 
 
 def unmeasured(estimates: pd.DataFrame, advice: Iterable[Advice]) -> str:

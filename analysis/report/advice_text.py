@@ -31,8 +31,8 @@ def advice_on_study(
     estimates = table.read(folder / "estimates.parquet")
     workloads = table.workloads(estimates)
     if job and job not in workloads:
-        known = ", ".join(workloads)
-        raise ValueError(f"{folder.name}: '{job}' was not measured; there are: {known}")
+        measured = ", ".join(workloads)
+        raise ValueError(f"{folder.name}: '{job}' was not measured; there are: {measured}")
     advice = advise(estimates, job, max_slowdown, max_memory_gb)
     common, parts = common_caveats(advice), []
     for of_job in advice:

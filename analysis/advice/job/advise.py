@@ -62,8 +62,8 @@ def _measure(
     wanted, interleaved = [chosen], False
     # Jobs whose output counts their steps report them too late to take turns.
     if request.entry.get("steps", "auto") == "auto":
-        both = [chosen, rival] if rival else [chosen]
-        for candidates in (both, [chosen]):
+        pair = [chosen, rival] if rival else [chosen]
+        for candidates in (pair, [chosen]):
             if answer.fit_together(job, candidates):
                 wanted, interleaved = candidates, True
                 break

@@ -139,7 +139,7 @@ class AdviceStudy:
         for name, content in texts.items():  # private, because the command is in them
             write_private(self.plan / name, yaml.safe_dump(content, sort_keys=False))
 
-    def _snakemake(self, what: str, *arguments: str) -> None:
+    def _snakemake(self, step: str, *arguments: str) -> None:
         """Have Snakemake measure what is left, and report progress meanwhile.
 
         A signal that ends this command, such as Ctrl-C, is passed on once, and waited for. Raises
@@ -160,7 +160,7 @@ class AdviceStudy:
             )
         try:
             while process.poll() is None:
-                self.progress(what, self._live_state())
+                self.progress(step, self._live_state())
                 time.sleep(POLL_S)
         except KeyboardInterrupt:
             for number in ENDING:

@@ -11,11 +11,7 @@ LEGEND = (
     "STP: work of all jobs, relative to one job alone, in turns with them. Slowdown: of the "
     "slowest job. In brackets: 95 % interval."
 )
-SHARES = {
-    "gract": "GPU busy (GRACT)",
-    "smact": "SMs busy (SMACT)",
-    "drama": "memory busy (DRAMA)",
-}
+SHARES = {"gract": "GPU busy (GRACT)", "smact": "SMs busy (SMACT)", "drama": "memory busy (DRAMA)"}
 
 
 def terminal(advice: Mapping) -> str:

@@ -26,7 +26,7 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     if not workloads:
         return None
     columns = min(len(workloads), 3)
-    drawn, panels = style.panels(math.ceil(len(workloads) / columns), columns, 2.1)
+    picture, panels = style.panels(math.ceil(len(workloads) / columns), columns, 2.1)
     for axes in panels[len(workloads) :]:
         axes.set_visible(False)
     for axes, workload in zip(panels, workloads, strict=False):
@@ -41,13 +41,13 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         axes.set_ylim(0, 1.08 * of_job[["value", "high"]].max(axis=None))
         style.thousands(axes)
     panels[0].set_ylabel("samples/s, all jobs")
-    shown = rates[rates["workload"].isin(workloads)]
+    plotted = rates[rates["workload"].isin(workloads)]
     handles = []
-    for name in sorted(set(shown["implementation"]), key=implementation_order):
+    for name in sorted(set(plotted["implementation"]), key=implementation_order):
         title, colour = labels.implementation(name), labels.implementation_colour(name)
         handles.append(Line2D([], [], color=colour, label=title))
-    style.legend(drawn, handles)
-    return Drawing(_title(estimates), shown, drawn)
+    style.legend(picture, handles)
+    return Drawing(_title(estimates), plotted, picture)
 
 
 def _most_measured(rates: pd.DataFrame) -> list[str]:
@@ -85,15 +85,15 @@ def memory(estimates: pd.DataFrame) -> Drawing | None:
     series = select.series(select.copies(estimates, "memory"))
     if not series:
         return None
-    drawn, axes = style.panel(3.0)
-    shown = pd.concat(series.values())
-    style.job_counts(axes, shown["jobs"])
+    picture, axes = style.panel(3.0)
+    plotted = pd.concat(series.values())
+    style.job_counts(axes, plotted["jobs"])
     style.lines(axes, series)
     axes.set(ylabel="GPU memory (GB)", yscale="log")
     style.thousands(axes)
-    most = select.best(shown)
+    most = select.best(plotted)
     title = f"{labels.scenario(most.scenario)}: {labels.number(most.value, 'GB')}"
     if capacity := table.get(estimates, "capacity", **place(most)):
         axes.axhline(capacity.value, color=style.PALE, linewidth=0.9, zorder=0)
         title += f" of the card's {labels.number(capacity.value)}"
-    return Drawing(title, shown, drawn)
+    return Drawing(title, plotted, picture)

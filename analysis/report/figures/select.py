@@ -55,9 +55,9 @@ def series(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 def beside(rows: pd.DataFrame, estimates: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Rows whose set has this quantity too, in columns that end in `_beside`."""
-    others = table.of(estimates, quantity, window="", job="").dropna(subset="value")
+    second = table.of(estimates, quantity, window="", job="").dropna(subset="value")
     columns = [*SET, "id", "value", "low", "high"]
-    return rows.merge(others[columns], on=SET, suffixes=("", "_beside"))
+    return rows.merge(second[columns], on=SET, suffixes=("", "_beside"))
 
 
 def with_alone(

@@ -36,8 +36,10 @@ def serving(estimates: pd.DataFrame) -> Drawing | None:
 def retraining(estimates: pd.DataFrame) -> Drawing | None:
     """A point for each job that answers triggers, which have no tokens, and each method."""
     servers = set(table.of(estimates, "request_goodput", job="*")["job"])
-    others = estimates[~estimates["job"].isin(servers - {""})]
-    return _against_training(others, "p95_e2el_ms", "p95 delay from trigger to trained", "p95")
+    without_servers = estimates[~estimates["job"].isin(servers - {""})]
+    return _against_training(
+        without_servers, "p95_e2el_ms", "p95 delay from trigger to trained", "p95"
+    )
 
 
 def _against_training(
@@ -53,7 +55,7 @@ def _against_training(
     if rows.empty:
         return None
     several_servers, usual_job = rows["job"].nunique() > 1, rows["trained"].mode()[0]
-    drawn, axes = style.panel(3.6)
+    picture, axes = style.panel(3.6)
     for row in rows.itertuples():
         _draw_point(axes, row, with_rate=several_servers)
     _draw_paths(axes, rows)
@@ -67,7 +69,7 @@ def _against_training(
     axes.set_ylabel(f"{labels.job(usual_job)}{remark}, samples/s")
     axes.set_xlim(0, 1.2 * rows[["value", "high", "bound"]].max(axis=None))
     axes.set_ylim(bottom=0)
-    return Drawing(_title(rows, latency_title, percentile), rows, drawn)
+    return Drawing(_title(rows, latency_title, percentile), rows, picture)
 
 
 def _point(estimates: pd.DataFrame, latency: Row) -> dict | None:

@@ -27,7 +27,7 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     gains = select.with_alone(gains[gains["jobs"] > 1], estimates, "gract")
     if gains.empty:
         return None
-    drawn, axes = style.panel(3.6)
+    picture, axes = style.panel(3.6)
     counts = sorted(gains["jobs"].value_counts().index[: select.MOST])
     gains = gains[gains["jobs"].isin(counts)]
     smact, fitted = np.linspace(0.01, 1, 200), predict.constants()["mps"][predict.GAPS]
@@ -54,7 +54,7 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     if len(idle):
         gain = select.gain(select.best(idle))
         title = f"Below {100 * LOW_SMACT:.0f} % SMACT gains reach {gain}"
-    return Drawing(title, gains, drawn)
+    return Drawing(title, gains, picture)
 
 
 @figure(
@@ -68,24 +68,24 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     series = select.series(select.beside(gains, estimates, "slowdown_worst"))
     if not series:
         return None
-    drawn, axes = style.panel(3.8)
+    picture, axes = style.panel(3.8)
     style.lines(axes, series, x="value_beside")
     axes.plot(1, 1, "o", color=style.INK)
     style.name_point(axes, 1, 1, "one job alone", style.SOFT)
     axes.set(xlabel="slowdown of the slowest job", ylabel="throughput gain (STP)")
     style.ratios(axes, "x", "y")
-    shown = pd.concat(series.values())
+    plotted = pd.concat(series.values())
     # No line says the method of a single point. Of points close together one is named.
-    groups = shown.groupby([*select.JOB, "method"])
+    groups = plotted.groupby([*select.JOB, "method"])
     single = groups.filter(lambda rows: len(rows) == 1)
     close = [single["method"], single["value"].round(1), single["value_beside"].round()]
     for row in single.groupby(close).head(1).itertuples():
         method = labels.method(row.method)
         style.name_point(axes, row.value_beside, row.value, method, style.SOFT)
-    most = select.best(shown)
+    most = select.best(plotted)
     slowdown = f", at a slowdown of {labels.number(most.value_beside)}"
     title = f"{labels.job(most.workload)}: {most.jobs} gain {select.gain(most, slowdown)}"
-    return Drawing(title, shown, drawn)
+    return Drawing(title, plotted, picture)
 
 
 @figure(
@@ -97,19 +97,19 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
     series = select.series(select.copies(estimates, "rate_over_naive", method="mps"))
     if not series:
         return None
-    shown = select.sets(pd.concat(series.values()))
+    plotted = select.sets(pd.concat(series.values()))
     names = []
-    for ratio in shown.itertuples():
+    for ratio in plotted.itertuples():
         names.append(f"{labels.job(ratio.workload, ratio.implementation)}, {ratio.jobs} jobs")
-    drawn, axes = style.named_rows(names)
-    style.dots(axes, np.arange(len(shown)), shown, **style.look("mps"), zorder=3)
-    for y, ratio in enumerate(shown.itertuples()):
+    picture, axes = style.named_rows(names)
+    style.dots(axes, np.arange(len(plotted)), plotted, **style.look("mps"), zorder=3)
+    for y, ratio in enumerate(plotted.itertuples()):
         hosts = table.on_hosts(estimates, ratio)["value"] if ratio.hosts > 1 else []
         axes.plot(hosts, [y] * len(hosts), ".", color=style.PALE, markersize=4, zorder=2)
     axes.set_xlabel("samples/s under MPS over separate processes")
     style.ratios(axes, "x")
-    gain = labels.range_of(shown["value"])
-    return Drawing(f"MPS over separate processes: {gain} times the work", shown, drawn)
+    gain = labels.range_of(plotted["value"])
+    return Drawing(f"MPS over separate processes: {gain} times the work", plotted, picture)
 
 
 @figure(
@@ -123,10 +123,10 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     gains = gains[gains["value_beside"] > GAP_GAIN * gains["value"]]
     if gains.empty:
         return None
-    shown = select.largest(gains, [*select.JOB, "method"])
-    shown = shown.sort_values("value", ascending=False, ignore_index=True)
-    drawn, axes = style.named_rows(style.set_names(shown))
-    for method, rows in shown.groupby("method"):
+    plotted = select.largest(gains, [*select.JOB, "method"])
+    plotted = plotted.sort_values("value", ascending=False, ignore_index=True)
+    picture, axes = style.named_rows(style.set_names(plotted))
+    for method, rows in plotted.groupby("method"):
         look = style.look(method)
         stp = rows[["value_beside", "low_beside", "high_beside"]]
         stp = stp.rename(columns=lambda column: column.removesuffix("_beside"))
@@ -136,10 +136,10 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
         axes.hlines(rows.index, *ends, color=look["color"], alpha=0.35)
     axes.set_xlabel("work per hour relative to one job")
     style.ratios(axes, "x")
-    gaps = labels.number((shown["value_beside"] / shown["value"]).max())
-    overlap = labels.number(shown["value"].max())
+    gaps = labels.number((plotted["value_beside"] / plotted["value"]).max())
+    overlap = labels.number(plotted["value"].max())
     title = f"Filling gaps gains up to {gaps} times, kernels side by side {overlap}"
-    return Drawing(title, shown, drawn)
+    return Drawing(title, plotted, picture)
 
 
 @figure(
@@ -165,29 +165,29 @@ def mixes(estimates: pd.DataFrame) -> Drawing | None:
             else:
                 names.append(f"{count} × {labels.job(job, implementation)}")
             rows_of_jobs[job] = len(names) - 1
-    drawn, (left, right) = style.panels(1, 2, 0.6 + 0.16 * len(names))
+    picture, (slowdown_axes, gain_axes) = style.panels(1, 2, 0.6 + 0.16 * len(names))
     for method in dict.fromkeys(gains["method"]):
         rows = slowdowns[slowdowns["method"] == method]
         at = [y[row.scenario, row.implementation][row.job] for row in rows.itertuples()]
-        style.dots(left, at, rows, **style.look(method), label=labels.method(method))
+        style.dots(slowdown_axes, at, rows, **style.look(method), label=labels.method(method))
         rows = gains[gains["method"] == method]
         at = [np.mean([*y[row.scenario, row.implementation].values()]) for row in rows.itertuples()]
-        style.dots(right, at, rows, **style.look(method))
-    style.name_rows(left, names)
-    style.name_rows(right, [""] * len(names))
-    left.set_xlabel("slowdown of each job")
-    right.set_xlabel("throughput gain (STP) of the mix")
-    for axes in (left, right):
+        style.dots(gain_axes, at, rows, **style.look(method))
+    style.name_rows(slowdown_axes, names)
+    style.name_rows(gain_axes, [""] * len(names))
+    slowdown_axes.set_xlabel("slowdown of each job")
+    gain_axes.set_xlabel("throughput gain (STP) of the mix")
+    for axes in (slowdown_axes, gain_axes):
         style.ratios(axes, "x")
         _separate_mixes(axes, [min(rows_of_jobs.values()) for rows_of_jobs in y.values()])
-    style.legend(drawn, left.get_legend_handles_labels()[0])
+    style.legend(picture, slowdown_axes.get_legend_handles_labels()[0])
     under_mps = gains[gains["method"] == "mps"]
     title = "What mixes of different jobs gain, and what each job pays"
     if not under_mps.empty:
         title = f"Under MPS, mixes gain {labels.range_of(under_mps['value'])} times"
         if under_mps["hosts"].max() == 1:
             title += " (one host)"
-    return Drawing(title, pd.concat([gains, slowdowns]), drawn)
+    return Drawing(title, pd.concat([gains, slowdowns]), picture)
 
 
 def _of_mixes(rows: pd.DataFrame) -> pd.DataFrame:

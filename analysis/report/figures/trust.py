@@ -18,13 +18,13 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     is_alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
     most = rows.groupby([*select.JOB, "method"])["jobs"].transform("max")
     is_largest = (rows["jobs"] == most) & (rows["jobs"] > 1)
-    shown = rows[is_alone | is_largest].reset_index(drop=True)
-    if shown.empty:
+    plotted = rows[is_alone | is_largest].reset_index(drop=True)
+    if plotted.empty:
         return None
-    drawn, axes = style.named_rows(style.set_names(shown))
-    is_single = shown["jobs"] == 1
+    picture, axes = style.named_rows(style.set_names(plotted))
+    is_single = plotted["jobs"] == 1
     for chosen, colour in ((is_single, style.SOFT), (~is_single, style.SERIES_COLOURS[0])):
-        style.dots(axes, np.flatnonzero(chosen), shown[chosen], colour, clip_on=False)
+        style.dots(axes, np.flatnonzero(chosen), plotted[chosen], colour, clip_on=False)
     axes.set(xlabel="coefficient of variation", xlim=(0, None))
     style.percent(axes)
     title = "How well throughput repeats on one host"
@@ -35,4 +35,4 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
             f"Throughput repeats within {100 * alone.value:.1f} % alone, "
             f"{100 * together.value:.1f} % in sets (medians)"
         )
-    return Drawing(title, shown, drawn)
+    return Drawing(title, plotted, picture)

@@ -63,10 +63,10 @@ def alone_only(advice: Iterable[Advice]) -> str:
     return "; ".join(names)
 
 
-def options(advice: Advice, shown: Sequence[MeasuredOption] = ()) -> pd.DataFrame:
+def options(advice: Advice, chosen: Sequence[MeasuredOption] = ()) -> pd.DataFrame:
     """These options of a job; by default those that no other beats in everything that counts."""
     rows = []
-    for option in shown or advice.pareto:
+    for option in chosen or advice.pareto:
         rows.append({"run": option.label, "": _choice(advice, option)} | _numbers(option))
     return pd.DataFrame(rows)
 

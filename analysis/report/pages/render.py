@@ -16,15 +16,7 @@ from analysis.advice import study as study_advice
 from analysis.advice.study import Advice
 from analysis.estimates import table
 from analysis.files import update
-from analysis.report.pages import (
-    PAGES,
-    TABLES,
-    advice_tables,
-    layout,
-    listed,
-    spelling,
-    tables,
-)
+from analysis.report.pages import PAGES, TABLES, advice_tables, layout, listed, spelling, tables
 from workflow.collocation.study.names import implementation_order
 from workflow.collocation.study.regular_files import read_bytes
 

@@ -251,6 +251,8 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
                     | {"quantity": title, "ours": Number(ours, spell)}
                     | {"the paper": Number(theirs, spell)}
                 )
+    if not any(row["the paper"].estimate for row in rows):
+        return pd.DataFrame(rows).drop(columns="the paper", errors="ignore")
     return pd.DataFrame(rows)
 
 
@@ -309,8 +311,8 @@ def served(estimates: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for estimate in _rows(answered):
         jobs = [name for name, _ in parse_scenario(estimate.scenario).parts]
-        others = [name for name in jobs if name != estimate.job] if len(jobs) == 2 else []
-        beside = others[0] if others else ""
+        trained = [name for name in jobs if name != estimate.job] if len(jobs) == 2 else []
+        beside = trained[0] if trained else ""
         rate = table.get(estimates, "job_rate", **place(estimate), job=beside) if beside else None
         texts = {"job": labels.job(estimate.job or jobs[0]), "beside": labels.job(beside)}
         if several:
