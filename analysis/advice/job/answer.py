@@ -185,11 +185,8 @@ def measured_sets(
     """
     measured = []
     for option in sets:
-        cell = {
-            "scenario": scenario_id({request.job: option.n}),
-            "implementation": request.implementation,
-            "method": option.method,
-        }
+        cell = {"scenario": scenario_id({request.job: option.n}), "method": option.method}
+        cell["implementation"] = request.implementation
         rate = get(estimates, "rate", **cell)
         stp = get(estimates, "stp", **cell)
         slowdown = get(estimates, "slowdown_worst", **cell)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from analysis import labels
 from analysis.advice import predict
@@ -179,7 +178,8 @@ def mixes(estimates: pd.DataFrame) -> Drawing | None:
     gain_axes.set_xlabel("throughput gain (STP) of the mix")
     for axes in (slowdown_axes, gain_axes):
         style.ratios(axes, "x")
-        _separate_mixes(axes, [min(rows_of_jobs.values()) for rows_of_jobs in y.values()])
+        for rows_of_jobs in [*y.values()][1:]:  # a line above each mix but the first
+            axes.axhline(min(rows_of_jobs.values()) - 0.5, color=style.PALE, linewidth=0.4)
     style.legend(picture, slowdown_axes.get_legend_handles_labels()[0])
     under_mps = gains[gains["method"] == "mps"]
     title = "What mixes of different jobs gain, and what each job pays"
@@ -194,9 +194,3 @@ def _of_mixes(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of different jobs, without variants, by a method that is drawn."""
     rows = rows[rows["method"].isin(style.METHODS)]
     return select.of_scenarios(rows, lambda scenario: scenario.mixed and not scenario.variant)
-
-
-def _separate_mixes(axes: Axes, first_rows: list[int]) -> None:
-    """Draw a line above the first row of each mix but the first."""
-    for y in first_rows[1:]:
-        axes.axhline(y - 0.5, color=style.PALE, linewidth=0.4)

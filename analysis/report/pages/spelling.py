@@ -63,43 +63,15 @@ def cells(estimate: Row) -> str:
 @_or_dash
 def precise(estimate: Row) -> str:
     """A ratio near one, with three decimals: `1.002 [0.999, 1.005]`."""
-    ends = ""
+    text = f"{estimate.value:.3f}"
     if estimate.low == estimate.low:
-        ends = f" [{estimate.low:.3f}, {estimate.high:.3f}]"
-    return f"{estimate.value:.3f}{ends}"
+        text += f" [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return text
 
 
-@_or_dash
-def num(estimate: Row) -> str:
-    """With its unit: `57.9k samples/s`, `1.64`."""
-    return labels.number(estimate.value, estimate.unit)
-
-
-@_or_dash
-def bare(estimate: Row) -> str:
-    """Without its unit."""
-    return labels.number(estimate.value)
-
-
-@_or_dash
-def millis(estimate: Row) -> str:
-    """In thousandths of its unit: J as mJ."""
-    return labels.number(1000 * estimate.value)
-
-
-@_or_dash
-def share(estimate: Row) -> str:
-    """A share as whole per cent."""
-    return f"{100 * estimate.value:.0f} %"
-
-
-@_or_dash
-def share_of(estimate: Row) -> str:
-    """A share, and of how many: `94 % of 120 (30 cells)`."""
-    return f"{100 * estimate.value:.0f} % of {estimate.n} ({estimate.note})"
-
-
-@_or_dash
-def count(estimate: Row) -> str:
-    """A whole number: `1,024`."""
-    return f"{estimate.value:,.0f}"
+num = _or_dash(lambda e: labels.number(e.value, e.unit))  # with its unit: `57.9k samples/s`
+bare = _or_dash(lambda e: labels.number(e.value))  # without its unit
+millis = _or_dash(lambda e: labels.number(1000 * e.value))  # in thousandths of its unit: J as mJ
+share = _or_dash(lambda e: f"{100 * e.value:.0f} %")
+share_of = _or_dash(lambda e: f"{100 * e.value:.0f} % of {e.n} ({e.note})")
+count = _or_dash(lambda e: f"{e.value:,.0f}")

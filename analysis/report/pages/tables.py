@@ -146,12 +146,10 @@ def alone(estimates: pd.DataFrame) -> pd.DataFrame:
     """Every job alone as a separate process, in each implementation that was measured."""
     planned = table.of(estimates, "outcome", method="naive")
     planned = planned[planned["jobs"] == 1].sort_values("scenario", kind="stable")
-    rows = []
-    for outcome in _rows(planned):
-        if table.get(estimates, "rate", **place(outcome)):
-            numbers = _numbers(estimates, ALONE, **place(outcome))
-            rows.append(_job_and_implementation(outcome) | numbers)
-    return pd.DataFrame(rows)
+    measured = [e for e in _rows(planned) if table.get(estimates, "rate", **place(e))]
+    return pd.DataFrame(
+        _job_and_implementation(e) | _numbers(estimates, ALONE, **place(e)) for e in measured
+    )
 
 
 def over(estimates: pd.DataFrame, quantity: str, method: str) -> pd.DataFrame:
