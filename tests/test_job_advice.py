@@ -19,7 +19,7 @@ import yaml
 
 from analysis.advice.job import advise as answers
 from analysis.advice.job import answer, request
-from analysis.advice.job.answer import LoneJob, MeasuredSet, PredictedSet
+from analysis.advice.job.answer import LoneJob, SetMeasurement, PredictedSet
 from analysis.advice.job.request import Request
 from analysis.advice.predict import Prediction
 from analysis.estimates.table import INTERVAL, Row
@@ -60,7 +60,7 @@ def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None
     }
     of = Row(**dict.fromkeys(Row._fields) | told | {"unit": "", "jobs": n})
     slowed = of._replace(value=slowdown, low=slowdown, high=slowdown)
-    return MeasuredSet(option(n, method, stp), of, of, slowed, gb, None)
+    return SetMeasurement(option(n, method, stp), of, of, slowed, gb, None)
 
 
 def picked(found) -> tuple[int, str] | None:
@@ -218,7 +218,7 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
     monkeypatch.setattr("analysis.advice.job.measuring.AdviceStudy", Measurer)
     monkeypatch.setattr(answers.table, "read", lambda path: None)
     monkeypatch.setattr(answer, "lone_job", lambda record: job(shares=shares))
-    monkeypatch.setattr(answer, "measured_sets", lambda *_: found)
+    monkeypatch.setattr(answer, "set_measurements", lambda *_: found)
     assert main(["advise", *words, "--", "python", "train.py"]) == 0
     out = capsys.readouterr().out
     assert re.search(said, re.sub(r"\n  +", " ", out), re.M), out

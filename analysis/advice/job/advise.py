@@ -9,7 +9,7 @@ from math import isfinite, isnan
 from analysis import labels
 from analysis.advice import NEAR
 from analysis.advice.job import answer
-from analysis.advice.job.answer import LoneJob, MeasuredSet, PredictedSet
+from analysis.advice.job.answer import LoneJob, SetMeasurement, PredictedSet
 from analysis.advice.job.measuring import AdviceStudy
 from analysis.advice.job.request import Request
 from analysis.estimates import table
@@ -37,7 +37,7 @@ def advise(request: Request, study: AdviceStudy) -> dict:
         chosen = answer.best_prediction(sets, request)
         if not request.measure_sets and chosen and not chosen.prediction:
             raise ValueError(f"{job.card}: nothing can be predicted without GRACT and SMACT")
-        measured: list[MeasuredSet] = []
+        measured: list[SetMeasurement] = []
         if request.measure_sets and chosen:
             measured = _measure(request, study, job, sets, chosen)
         advice = Decision(request, job, sets, chosen, measured).as_json()
@@ -56,7 +56,7 @@ def _measure(
     job: LoneJob,
     sets: Sequence[PredictedSet],
     chosen: PredictedSet,
-) -> list[MeasuredSet]:
+) -> list[SetMeasurement]:
     """Measure the chosen set, and its rival in turns with it where both fit on the GPU."""
     rival = answer.rival_of(chosen, sets, request)
     wanted, interleaved = [chosen], False
@@ -69,7 +69,7 @@ def _measure(
                 break
     record = study.measure_sets(wanted, interleaved)
     estimates = table.read(study.folder / "estimates.parquet")
-    measured = answer.measured_sets(record, estimates, wanted, request)
+    measured = answer.set_measurements(record, estimates, wanted, request)
     if not measured:
         raise ValueError(f"{chosen.n} jobs: measured, and no number counts: {study.folder}")
     return measured
@@ -86,10 +86,10 @@ class Decision:
     job: LoneJob
     sets: Sequence[PredictedSet]
     chosen: PredictedSet | None
-    measured: Sequence[MeasuredSet]
+    measured: Sequence[SetMeasurement]
 
     @property
-    def advised(self) -> MeasuredSet | None:
+    def advised(self) -> SetMeasurement | None:
         return answer.decide(self.measured, self.request) if self.measured else None
 
     @property
@@ -188,7 +188,7 @@ class Decision:
             "beside_rate": in_turns,
         }
 
-    def _as_measured(self, measured: MeasuredSet) -> dict:
+    def _as_measured(self, measured: SetMeasurement) -> dict:
         predicted_gb = measured.predicted.memory_gb if self.job.card_gb else None
         return {
             "jobs": measured.predicted.n,

@@ -72,7 +72,7 @@ class PredictedSet:
 
 
 @dataclass(frozen=True)
-class MeasuredSet:
+class SetMeasurement:
     """A predicted set as it was measured. joules: of the card for a step or sample."""
 
     predicted: PredictedSet
@@ -176,9 +176,9 @@ def fit_together(job: LoneJob, sets: Sequence[PredictedSet]) -> bool:
     return job.idle_gb + loaded * job.memory_gb <= (ROOM * job.card_gb or inf)
 
 
-def measured_sets(
+def set_measurements(
     record: Record, estimates: pd.DataFrame, sets: Sequence[PredictedSet], request: Request
-) -> list[MeasuredSet]:
+) -> list[SetMeasurement]:
     """What was measured of these sets; those without a number are left out.
 
     record: of the cell that they were measured in.
@@ -193,7 +193,7 @@ def measured_sets(
         if rate and stp and slowdown:
             watts, memory_gb = _power_and_memory(record, option)
             joules = watts / rate.value if watts else None
-            measured.append(MeasuredSet(option, rate, stp, slowdown, memory_gb, joules))
+            measured.append(SetMeasurement(option, rate, stp, slowdown, memory_gb, joules))
     return measured
 
 
@@ -215,7 +215,7 @@ def _power_and_memory(record: Record, option: PredictedSet) -> tuple[float | Non
     return card.get("power"), (idle + sum(of_jobs)) / GB
 
 
-def decide(sets: Sequence[MeasuredSet], request: Request) -> MeasuredSet | None:
+def decide(sets: Sequence[SetMeasurement], request: Request) -> SetMeasurement | None:
     """The set with the fewest jobs whose throughput is near (NEAR) the highest measured.
 
     One job alone, whose throughput is 1, is among the candidates: None means one at a time. Sets
