@@ -19,7 +19,7 @@ import yaml
 
 from analysis.advice.job import advise as answers
 from analysis.advice.job import answer, request
-from analysis.advice.job.answer import LoneJob, SetMeasurement, PredictedSet
+from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
 from analysis.advice.job.request import Request
 from analysis.advice.predict import Prediction
 from analysis.estimates.table import INTERVAL, Row

@@ -69,9 +69,10 @@ def markdown(common: pd.DataFrame, names: tuple[str, str]) -> str:
     parts = [
         f"# {names[0]} and {names[1]}, side by side",
         f"{summary(common)}.",
-        "In brackets: the 95 % interval of a new host, or of the next cell of the only one; in "
-        "parentheses: least to most over hosts. Each study's gains are relative to its own jobs "
-        "alone. *Apart*: the intervals or ranges have nothing in common; *overlap*: they have.",
+        "In brackets: the 95 % interval of a new host, or of the next cell of the "
+        "only one; in parentheses: least to most over hosts. Each study's gains are relative to "
+        "its own jobs alone. *Apart*: the intervals or ranges have nothing in common; *overlap*: "
+        "they have.",
     ]
     titles = {"a": f"A: {names[0]}", "b": f"B: {names[1]}", "word": " "}
     tested = common[(common[["a", "b"]] != UNTESTED).any(axis=1)]

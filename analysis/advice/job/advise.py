@@ -9,7 +9,7 @@ from math import isfinite, isnan
 from analysis import labels
 from analysis.advice import NEAR
 from analysis.advice.job import answer
-from analysis.advice.job.answer import LoneJob, SetMeasurement, PredictedSet
+from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
 from analysis.advice.job.measuring import AdviceStudy
 from analysis.advice.job.request import Request
 from analysis.estimates import table

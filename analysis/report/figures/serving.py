@@ -46,7 +46,8 @@ def _against_training(
     estimates: pd.DataFrame, latency: str, latency_title: str, percentile: str
 ) -> Drawing | None:
     """A latency (quantity, ms) of one job of a pair, against the training rate of the other."""
-    points = [_point(estimates, row) for row in table.of(estimates, latency, job="*").itertuples()]
+    latencies = table.of(estimates, latency, job="*").itertuples()
+    points = [_point(estimates, row) for row in latencies]
     rows = pd.DataFrame(list(filter(None, points)))
     if rows.empty:
         return None
