@@ -135,10 +135,8 @@ class Advice:
     @property
     def memory_unread(self) -> bool:
         """True if a set has no memory because it was measured in an interleaved cell."""
-        return any(
-            option.stp.design == INTERLEAVED and not option.numbers["memory"]
-            for option in self.sets
-        )
+        interleaved = [option for option in self.sets if option.stp.design == INTERLEAVED]
+        return not all(option.numbers["memory"] for option in interleaved)
 
     def sentences(self, exclude: Collection[str] = ()) -> list[str]:
         """The advice in sentences, most important first, without the caveats to exclude."""
@@ -270,17 +268,16 @@ def _choose(
     options: Sequence[MeasuredOption], max_slowdown: float, max_memory: float
 ) -> dict[str, object]:
     """The fields of Advice that follow from options and bounds."""
-    memory_known = any(option.numbers["memory"] for option in options)
-    unchecked_memory = max_memory < inf and not memory_known
+    unchecked_memory = max_memory < inf and not any(o.numbers["memory"] for o in options)
     if unchecked_memory:
         max_memory = inf
     allowed = [option for option in options if option.is_within(max_slowdown, max_memory)]
     best = min(allowed, key=lambda option: option.costs, default=None)
     near = [option for option in allowed if option.work >= NEAR * best.work]
     advised = min(near, key=lambda option: (option.n, option.costs), default=None)
-    sets = [option for option in allowed if option.n > 1]
     shared = advised
-    if advised not in sets:
+    if advised is None or advised.n == 1:
+        sets = [option for option in allowed if option.n > 1]
         shared = min(sets, key=lambda option: option.costs, default=None)
     pareto = [option for option in options if not any(map(option.is_dominated_by, options))]
     return {

@@ -151,11 +151,7 @@ class Decision:
         """The content of advice.json; its first keys are those of a Recipe."""
         request, job, start = self.request, self.job, self.start
         bounds = {"slowdown": request.max_slowdown, "memory_gb": request.max_memory_gb}
-        predictions = []
-        for option in self.sets:
-            if option.prediction:
-                fields = option.prediction._asdict()
-                predictions.append({"jobs": option.n, "method": option.method, **fields})
+        predicted = [option for option in self.sets if option.prediction]
         return {
             "run": redacted_words(request.command),
             "folder": request.directory,
@@ -169,7 +165,10 @@ class Decision:
             "bounds": {name: most if isfinite(most) else None for name, most in bounds.items()},
             "card": job.card,
             "alone": self._alone(),
-            "predicted": predictions,
+            "predicted": [
+                {"jobs": option.n, "method": option.method, **option.prediction._asdict()}
+                for option in predicted
+            ],
             "measured": [self._as_measured(measured) for measured in self.measured],
         }
 

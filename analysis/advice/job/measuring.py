@@ -91,12 +91,8 @@ class AdviceStudy:
             n = max(option.n for option in sets)
             methods = [ALONE, *(f"{option.n}x{option.method}" for option in sets)]
             rounds = int((self.request.budget_s - OVERHEAD_S) / (len(methods) * SLICE_S))
-            measure = {
-                "kind": INTERLEAVED,
-                "slice_s": SLICE_S,
-                "drop_s": DROP_S,
-                "slices": min(max(rounds, MIN_SLICES), MAX_SLICES),
-            }
+            measure = {"kind": INTERLEAVED, "slice_s": SLICE_S, "drop_s": DROP_S}
+            measure["slices"] = min(max(rounds, MIN_SLICES), MAX_SLICES)
             scenario, method = self._scenario(n, INTERLEAVED), JOIN.join(methods)
         else:
             n, method = sets[0].n, sets[0].method
@@ -104,9 +100,8 @@ class AdviceStudy:
             scenario = self._scenario(n)
         ladder = {"workloads": [self.request.job], "measure": measure, "counts": {n: methods}}
         self._write_plan([ladder])
-        self._snakemake(
-            ", ".join(["alone", *(option.label for option in sets)]), "--until", "estimate"
-        )
+        step = ", ".join(["alone", *(option.label for option in sets)])
+        self._snakemake(step, "--until", "estimate")
         return self._newest_record(scenario, method)
 
     def make_pages(self) -> None:
@@ -120,18 +115,13 @@ class AdviceStudy:
         """Write the catalogue and the study: the job alone, and these ladders of sets."""
         request = self.request
         dataset = request.entry.get("dataset")
+        measure = {"kind": "window", "window_s": ALONE_S, "warmup_s": 3, "settle_s": 0.5}
         study = {
             "description": f"how many of one job fit on a GPU: {redacted(request.title)}",
             "replicates": 1,
             "implementations": [request.implementation],
             "cores_for": request.max_jobs,
-            "measure": {
-                "kind": "window",
-                "window_s": ALONE_S,
-                "warmup_s": 3,
-                "settle_s": 0.5,
-                "min_steps": 10,
-            },
+            "measure": measure | {"min_steps": 10},
             "datasets": {name: size for name, size in DATASET_SIZES.items() if name == dataset},
             "ladders": [{"workloads": [request.job], "counts": {1: ["naive"]}}, *ladders],
         }
