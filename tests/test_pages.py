@@ -93,8 +93,8 @@ def test_values_of_a_table_are_those_of_the_ids_beside_them(study, name):
         rows = list(csv.DictReader(file))
     assert bool(rows) == (study.name != "nothing") or study.name == "cpu"
     for row in rows:
-        known = {f"{getattr(e, column):.9g}" for i in row.pop("id").split()
-                 for e in [table.at(found, i)] for column in ("value", "low", "high")}  # fmt: skip
+        estimates = [table.at(found, identity) for identity in row.pop("id").split()]
+        known = {f"{number:.9g}" for e in estimates for number in (e.value, e.low, e.high)}
         given = {value for title, value in row.items() if value and f"{title} low" in row}
         assert given <= known
         for title in (title for title in row if row.get(f"{title} low")):
@@ -164,7 +164,8 @@ def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone(simul
         "method": "mps",
     }
     high = [replace(e, value=50.0) if of.items() <= vars(e).items() else e for e in simulated]
-    rows = tables.gains(table.read(written(tmp_path / "high", high) / "estimates.parquet"))
+    folder = written(tmp_path / "high", high)
+    rows = tables.gains(table.read(folder / "estimates.parquet"))
     best = {(row.job, row.written): row.run for row in rows.itertuples()}
     assert best["thin b32", "TF32, synchronised"] == "7 under MPS"
 
