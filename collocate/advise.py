@@ -94,8 +94,8 @@ def advise(
             raise Mistyped("--study takes --workload, --max-slowdown, --max-memory, --markdown")
         _of_study(study, results, workload, max_slowdown, max_memory, as_markdown)
         return
-    bounds = {"most": max_jobs, "slowdown": max_slowdown, "memory_gb": max_memory}
-    bounds |= {"budget_s": _seconds(budget), "verify": measure}
+    bounds = {"max_jobs": max_jobs, "max_slowdown": max_slowdown, "max_memory_gb": max_memory}
+    bounds |= {"budget_s": _seconds(budget), "measure_sets": measure}
     words = studies.pairs(settings)
     for word in words:
         if word.partition("=")[0] in OURS:
@@ -103,7 +103,7 @@ def advise(
     from analysis.advice.job import advise as answers
     from analysis.advice.job import request as requests
     from analysis.advice.job import text
-    from analysis.advice.job.measuring import Study
+    from analysis.advice.job.measuring import AdviceStudy
     from workflow.collocation.study.load import find_config_file
 
     try:
@@ -121,7 +121,7 @@ def advise(
     _able(words)
     folder = _folder(results)
     with terminal.live(bounds["budget_s"]) as progress:
-        advice = answers.advise(request, Study(request, folder, words, progress))
+        advice = answers.advise(request, AdviceStudy(request, folder, words, progress))
     path = folder / request.study
     if as_json:
         print(json.dumps(advice, indent=1))

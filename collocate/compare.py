@@ -21,7 +21,7 @@ def compare(
 ) -> None:
     """Compare the numbers of two studies."""
     folders = [studies.folder_of(name, results) for name in (one, other)]
-    from analysis.report.compare import write
+    from analysis.report.compare import write_comparison
 
     names = "-".join(folder.resolve().name for folder in folders)
-    terminal.show(write(*folders, output or Path(f"compare-{names}")))
+    terminal.show(write_comparison(*folders, output or Path(f"compare-{names}")))

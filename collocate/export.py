@@ -28,6 +28,6 @@ def export(
     folder.
     """
     folder = studies.folder_of(study, results)
-    from analysis.report.export import export as exported
+    from analysis.report.export import export_study
 
-    terminal.show(exported(folder, tracker.value))
+    terminal.show(export_study(folder, tracker.value))

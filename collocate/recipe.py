@@ -64,7 +64,7 @@ def recipe(
         numbers = {"jobs": jobs, "cores": cores, "memory_gb": memory}
         place = {"run": words, "folder": str(Path.cwd()), "method": method.value}
         content = validate(recipes.Recipe, place | numbers, "recipe")
-    script = recipes.recipe(content, system.value).rstrip()
+    script = recipes.script_of(content, system.value).rstrip()
     with suppress(OSError):
         if stat.S_ISREG(os.fstat(1).st_mode):  # `> start.sh`: the command is its owner's alone
             os.fchmod(1, 0o700)

@@ -55,9 +55,9 @@ def pages(folder: Folder, paper: Paper = False) -> None:
 @step.command()
 def explorer(folder: Folder, output: Output) -> None:
     """estimates.parquet → the study as one page"""
-    from analysis.report.explorer import write
+    from analysis.report.explorer import write_explorer
 
-    write(folder, output)
+    write_explorer(folder, output)
 
 
 @step.command()

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis import labels
-from analysis.choose import PARTNER, place, way
 from analysis.estimates.quantities import AT_GRACT, QUANTITIES
-from analysis.estimates.table import MEASURED, Row, by_id, get, identity, ranged
+from analysis.estimates.table import MEASURED, Row, by_id, get, identity, place, ranged
 from paper.gract_lines import POINTS
 from paper.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
 from workflow.collocation.study.names import PAPER_IMPLEMENTATION, parse_scenario, scenario_id
 
+# Quantities that compare a set with one by another method.
+PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "rate_over_mps": "mps"}
+PARTNER |= {"gract_over_mps": "mps"}
 _DID = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
 
@@ -44,7 +46,8 @@ class CellJudged:
     def label(self) -> str:
         """`7 × ResNet26 b32 under MPS`, `ResNet152 b32 alone`."""
         one = self.method == "naive" and parse_scenario(self.scenario).n == 1
-        return f"{labels.scenario(self.scenario)} {'alone' if one else way(self.method)}"
+        how = "alone" if one else labels.method_phrase(self.method)
+        return f"{labels.scenario(self.scenario)} {how}"
 
     @property
     def said(self) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 from analysis import labels
 from analysis.estimates import table
 from analysis.report.pages import spelling as as_
-from analysis.report.pages.tables import Number
+from analysis.report.pages.layout import Number
 from paper.claims import Judged
 
 VERDICTS = {
@@ -63,7 +63,7 @@ def verdict_counts(estimates: pd.DataFrame) -> str:
     parts = [
         f"{as_.count(e)} {VERDICTS[w][int(e.value != 1)]}"
         for w, e in found.items()
-        if as_.known(e) and e.value
+        if as_.is_known(e) and e.value
     ]
     every = table.get(estimates, "count", name="claims")
     return f"Of {as_.count(every)} claims {', '.join(parts)}." if parts else ""

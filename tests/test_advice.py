@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.advice import NEAR
 from analysis.advice import study as advice
-from analysis.choose import NEAR
 from collocate.app import main as collocate
 from tests.handmade import frame, number, on_hosts, written
 from workflow.collocation.study.names import IMPLEMENTATIONS, INTERLEAVED
@@ -62,11 +62,11 @@ def test_the_fewest_jobs_within_a_tenth_of_the_best_are_advised():
 @pytest.mark.parametrize(
     ("bounds", "chosen"),
     [
-        ({"slowdown": 2.5}, 3),
-        ({"slowdown": 2.0}, 2),  # which 3 break on h2 only
-        ({"memory": 20.0}, 2),
-        ({"slowdown": 1.0}, 1),
-        ({"memory": 1.0}, None),
+        ({"max_slowdown": 2.5}, 3),
+        ({"max_slowdown": 2.0}, 2),  # which 3 break on h2 only
+        ({"max_memory": 20.0}, 2),
+        ({"max_slowdown": 1.0}, 1),
+        ({"max_memory": 1.0}, None),
     ],
 )
 def test_no_host_breaks_a_bound_with_what_is_advised(bounds, chosen):
@@ -98,14 +98,14 @@ def test_an_interval_that_holds_no_gain_and_a_gain_is_undecided(gain, undecided)
 
 def test_unknown_memory_is_no_broken_bound():
     unknown = [row for row in LARGE if row["quantity"] != "memory"]
-    assert place(one(unknown, memory=80.0).advised) == ("mps", 3)
-    assert advice.UNBOUND in said(unknown, memory=80.0)
-    assert not one(unknown, memory=80.0).any_bound and one(LARGE, memory=80.0).any_bound
-    assert advice.UNBOUND not in said(unknown) + said(LARGE, memory=80.0)
+    assert place(one(unknown, max_memory=80.0).advised) == ("mps", 3)
+    assert advice.BOUND_UNCHECKED in said(unknown, max_memory=80.0)
+    assert not one(unknown, max_memory=80.0).any_bound and one(LARGE, max_memory=80.0).any_bound
+    assert advice.BOUND_UNCHECKED not in said(unknown) + said(LARGE, max_memory=80.0)
     some = [*unknown, number("memory", f"2x_{JOB}", value=10.0)]
-    assert place(one(some, memory=80.0).advised) == ("mps", 2)  # of which it is known
+    assert place(one(some, max_memory=80.0).advised) == ("mps", 2)  # of which it is known
     turned = [row | {"design": INTERLEAVED} for row in unknown]
-    assert advice.UNTOLD in said(turned) and advice.UNTOLD not in said(unknown)
+    assert advice.MEMORY_UNREAD in said(turned) and advice.MEMORY_UNREAD not in said(unknown)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_what_is_chosen_respects_the_bounds_and_is_beaten_by_nothing(found, limi
     rows = [*ALONE]
     for method, n, stp, slower, used in found:
         rows += option(n, stp, slower, used, method)
-    made = one(rows, slowdown=slowdown, memory=memory)
+    made = one(rows, max_slowdown=slowdown, max_memory=memory)
     assert len(made.options) == len(found) + 1
     for each in made.options:
-        assert (each in made.pareto) != any(each.dominated_by(other) for other in made.options)
+        assert (each in made.pareto) != any(each.is_dominated_by(other) for other in made.options)
     allowed = [o for o in made.options if o.costs[1] <= slowdown and o.costs[2] <= memory]
     assert made.best in made.pareto and {made.best, made.advised} <= {*allowed}
     assert made.best.stp.value == max(each.stp.value for each in allowed)
@@ -231,7 +231,7 @@ def test_the_command_advises_on_one_job_or_all(tmp_path, capsys):
     assert capsys.readouterr().out.count("Run 3 under MPS") == 2
     assert collocate([*command, "--workload", JOB, "--max-slowdown", "2"]) == 0
     text = capsys.readouterr().out
-    assert "ResNet26 b32, paper style" in text and "ResNet152" not in text
+    assert "ResNet26 b32, TF32, synchronised" in text and "ResNet152" not in text
     assert "Run 2 under MPS" in text and "over fastest" not in text.lower()
     assert "Bounds: slowdown ≤ 2." in text
     wrong = (([*command, "--workload", "none"], JOB, 1), (["advise", "--study", "x"], "x: no", 2))

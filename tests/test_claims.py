@@ -78,7 +78,7 @@ def test_a_claim_shows_the_values_of_the_hosts_that_decide_it():
     rows = cell("stp", (1.6, 1.9), 1.7, (1.2, 1.4))
     found = decide(rows, MORE)
     [shown] = paper_tables.verdicts([found], frame(rows))["ours"]
-    for text in (shown.spell(shown.of), found.note):
+    for text in (shown.spell(shown.estimate), found.note):
         assert "(1.30 to 1.75)" in text
 
 
@@ -102,7 +102,7 @@ def test_every_cell_and_every_test_must_hold(third, verdict):
     assert (one.ids, one.reported) == ((place,), f"{place}@SUIT25")
     assert one.said == "yes on h1; rather yes on h2"
     [row] = paper_tables.verdicts([found], frame(rows)).to_dict("records")
-    jobs = row["ours"].of and row["ours"].of.jobs
+    jobs = row["ours"].estimate and row["ours"].estimate.jobs
     assert jobs == (int(row["why"].split()[1]) if third else None)
 
 

@@ -134,7 +134,7 @@ def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
     (tmp_path / "train.py").write_text("")
     code, _, err = run("advise", "--", sys.executable, "train.py", "--name", value)
     assert (code, err) == (1, "far enough\n")
-    assert asked[0].words[1:] == ["train.py", "--name", value]
+    assert asked[0].command[1:] == ["train.py", "--name", value]
     code, script, err = run("recipe", "--jobs", "2", "--method", "mps", "--", "echo", value)
     assert (code, err) == (0, "")
 

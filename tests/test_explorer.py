@@ -168,5 +168,5 @@ def test_nothing_is_wider_than_the_screen(chromium, made, width):
 
 def test_a_study_without_numbers_says_so(chromium, tmp_path):
     page = Page(chromium, build(tmp_path, [e for e in study() if e.quantity == "count"])[0])
-    page.until(lambda: "answers nothing" in page.text("#said"))
+    page.until(lambda: "answers nothing" in page.text("#scope"))
     assert page.messages() == []

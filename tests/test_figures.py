@@ -11,7 +11,7 @@ from analysis.estimates import table
 from analysis.estimates.records.flags import ABOVE_COUNT
 from analysis.estimates.table import INTERVAL
 from analysis.report.figures import figures, select, style
-from analysis.report.pages import FIGURES, beyond
+from analysis.report.pages import FIGURES, tables
 from collocate.app import main as collocate
 from paper import figures as paper_figures
 from paper import gract_lines
@@ -91,9 +91,9 @@ def test_ways_of_writing_a_server_are_told_apart():
         drawing = figures()["serving"](frame([*rows, *compiled]))
     said = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert {"MPS", "MPS, bf16, compiled"} <= set(said)
-    page = beyond.served(frame([*rows, *compiled]))
+    page = tables.served(frame([*rows, *compiled]))
     assert set(page["written"]) == {"bf16", "bf16, compiled"}
-    assert "written" not in beyond.served(frame(rows))
+    assert "written" not in tables.served(frame(rows))
 
 
 @pytest.mark.parametrize("gains", [1.9, 2.1])
@@ -203,7 +203,7 @@ def test_marks_are_where_the_data_are_text_is_legible_and_the_same_data_give_the
         drawing = function(table.read_estimates(folder / "estimates.parquet"))
         style.save(drawing.figure, drawing.title, function.caption, [tmp_path / "again.pdf"])
         box = drawing.figure.bbox.padded(1)
-        names = [text for _, text in getattr(drawing.figure, "names", [])]
+        names = [text for _, text in getattr(drawing.figure, "point_names", [])]
         for text in [*drawing.figure.texts, *names]:
             extent = text.get_window_extent(drawing.figure.canvas.get_renderer())
             assert text.get_fontsize() >= style.SMALL == 7

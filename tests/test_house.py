@@ -21,6 +21,8 @@ SHARED_WITH_MODELS = (
     "workflow.collocation.study.layout",
     "workflow.collocation.study.regular_files",
 )
+# Rooms of analysis, each of which imports only itself and those before it.
+ANALYSIS = ("files", "source_digest", "estimates", "labels", "advice", "report")
 # What other packages may import beside the core.
 ALLOWED = {
     "workflow": {"workflow"},
@@ -70,6 +72,18 @@ def test_imports_run_one_way():
             wrong.append(f"{name} imports {other}")
     assert wrong == []
     TopologicalSorter({name: set(imports(name)) for name in MODULES}).prepare()  # no circle
+
+
+def test_analysis_leads_from_records_to_reports():
+    """Advice imports no report, labels import no advice, estimates import neither."""
+    wrong = []
+    for name in MODULES:
+        for other in imports(name):
+            if name.startswith("analysis.") and other.startswith("analysis."):
+                importer, imported = (ANALYSIS.index(n.split(".")[1]) for n in (name, other))
+                if imported > importer:
+                    wrong.append(f"{name} imports {other}")
+    assert wrong == []
 
 
 def test_no_file_is_two_rooms():

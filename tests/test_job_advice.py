@@ -19,7 +19,7 @@ import yaml
 
 from analysis.advice.job import advise as answers
 from analysis.advice.job import answer, request
-from analysis.advice.job.answer import Job, Measured, Option
+from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
 from analysis.advice.job.request import Request
 from analysis.advice.predict import Prediction
 from analysis.estimates.table import INTERVAL, Row
@@ -31,11 +31,11 @@ from workflow.collocation import gpu
 SHARES = {"gract": 0.5, "smact": 0.2}
 
 
-def job(**changes) -> Job:
+def job(**changes) -> LoneJob:
     """A job of 10 GB on a card of 100 GB, which holds 1 GB when idle."""
-    values = {"rate": 100.0, "shares": SHARES, "memory_gb": 10.0, "idle_gb": 1.0, "cores": 1.0}
-    values |= {"may_use": 2, "watts": 300.0, "card": "NVIDIA X", "card_gb": 100.0}
-    return Job(**values | changes)
+    values = {"rate": 100.0, "shares": SHARES, "memory_gb": 10.0, "idle_gb": 1.0, "busy_cores": 1.0}
+    values |= {"usable_cores": 2, "watts": 300.0, "card": "NVIDIA X", "card_gb": 100.0}
+    return LoneJob(**values | changes)
 
 
 def asked(**bounds) -> Request:
@@ -43,8 +43,8 @@ def asked(**bounds) -> Request:
     return Request("t", "python t.py", entry, entry["run"], ".", "paper_step", **bounds)
 
 
-def option(n: int, method: str, stp: float) -> Option:
-    return Option(n, method, 1.0, Prediction(stp, 0.9 * stp, 1.1 * stp, 0.1))
+def option(n: int, method: str, stp: float) -> PredictedSet:
+    return PredictedSet(n, method, 1.0, Prediction(stp, 0.9 * stp, 1.1 * stp, 0.1))
 
 
 def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None, flags=""):
@@ -60,11 +60,11 @@ def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None
     }
     of = Row(**dict.fromkeys(Row._fields) | told | {"unit": "", "jobs": n})
     slowed = of._replace(value=slowdown, low=slowdown, high=slowdown)
-    return Measured(option(n, method, stp), of, of, slowed, gb, None)
+    return SetMeasurement(option(n, method, stp), of, of, slowed, gb, None)
 
 
 def picked(found) -> tuple[int, str] | None:
-    chosen = getattr(found, "option", found)
+    chosen = getattr(found, "predicted", found)
     return chosen and (chosen.n, chosen.method)
 
 
@@ -88,17 +88,17 @@ def place(tmp_path, monkeypatch):
     ("of", "bounds", "most"),
     [
         ({}, {}, {"naive": 8, "mps": 8}),
-        ({}, {"most": 3}, {"naive": 3, "mps": 3}),
-        ({}, {"most": 48}, {"naive": 9, "mps": 9}),  # 1 + 9 * 10 GB of 95
+        ({}, {"max_jobs": 3}, {"naive": 3, "mps": 3}),
+        ({}, {"max_jobs": 48}, {"naive": 9, "mps": 9}),  # 1 + 9 * 10 GB of 95
         ({"memory_gb": 94.0}, {}, {}),
-        ({}, {"memory_gb": 41.0}, {"naive": 4, "mps": 4}),
-        ({}, {"memory_gb": 40.9}, {"naive": 3, "mps": 3}),
+        ({}, {"max_memory_gb": 41.0}, {"naive": 4, "mps": 4}),
+        ({}, {"max_memory_gb": 40.9}, {"naive": 3, "mps": 3}),
         ({"card": "CPU", "card_gb": 0.0, "memory_gb": 0.0, "shares": {}}, {}, {"naive": 8}),
         ({"card": "NVIDIA GB10", "card_gb": 0.0}, {}, {"naive": 8, "mps": 8}),  # tells no memory
     ],
 )
 def test_sets_are_those_that_memory_has_room_for(of, bounds, most):
-    sets = answer.options(job(**of), asked(**bounds))
+    sets = answer.predicted_sets(job(**of), asked(**bounds))
     assert {picked(each) for each in sets} == {
         (n, method) for method, top in most.items() for n in range(2, top + 1)
     }
@@ -106,7 +106,7 @@ def test_sets_are_those_that_memory_has_room_for(of, bounds, most):
 
 
 def test_nothing_is_predicted_without_counters():
-    sets = answer.options(job(shares={"gract": 0.5}), asked())
+    sets = answer.predicted_sets(job(shares={"gract": 0.5}), asked())
     assert sets and not any(each.prediction for each in sets)
 
 
@@ -130,10 +130,10 @@ LADDER += [option(4, "mps", 3.0), option(6, "mps", 3.2), option(8, "mps", 3.3)]
     ],
 )
 def test_the_set_to_measure_and_its_rival(sets, slowdown, best, rival):
-    request = asked(slowdown=slowdown)
-    chosen = answer.best(sets, request)
+    request = asked(max_slowdown=slowdown)
+    chosen = answer.best_prediction(sets, request)
     assert picked(chosen) == best
-    assert picked(chosen and answer.rival(sets, chosen, request)) == rival
+    assert picked(chosen and answer.rival_of(chosen, sets, request)) == rival
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_set_to_measure_and_its_rival(sets, slowdown, best, rival):
     ],
 )
 def test_sets_that_take_turns_fit_on_the_card_at_once(of, sets, held):
-    assert answer.fits(job(**of), [option(n, method, 1.0) for n, method in sets]) is held
+    assert answer.fit_together(job(**of), [option(n, method, 1.0) for n, method in sets]) is held
 
 
 BOTH = [measured(2, "mps", 1.9, 1.1, gb=20), measured(4, "mps", 3.0, 1.4, gb=40)]
@@ -157,9 +157,9 @@ BOTH = [measured(2, "mps", 1.9, 1.1, gb=20), measured(4, "mps", 3.0, 1.4, gb=40)
     ("found", "bounds", "expected"),
     [
         (BOTH, {}, (4, "mps")),
-        (BOTH, {"slowdown": 1.39}, (2, "mps")),
-        (BOTH, {"memory_gb": 39}, (2, "mps")),
-        (BOTH, {"slowdown": 1.05}, None),
+        (BOTH, {"max_slowdown": 1.39}, (2, "mps")),
+        (BOTH, {"max_memory_gb": 39}, (2, "mps")),
+        (BOTH, {"max_slowdown": 1.05}, None),
         ([*BOTH, measured(6, "mps", 3.3, 1.9)], {}, (4, "mps")),
         ([*BOTH, measured(6, "mps", 3.4, 1.9)], {}, (6, "mps")),
         ([measured(2, "naive", 1.11, 1.8)], {}, None),  # not worth it: under a tenth
@@ -182,14 +182,14 @@ class Measurer:
         self.folder = Path("study")
         self.folder.mkdir()
 
-    def held(self):
+    def locked(self):
         return nullcontext()
 
-    def alone(self): ...
+    def measure_alone(self): ...
 
-    def sets(self, sets, together): ...
+    def measure_sets(self, sets, interleaved): ...
 
-    def pages(self): ...
+    def make_pages(self): ...
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ class Measurer:
 )
 def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, words, found, said):
     monkeypatch.setattr("collocate.advise._able", lambda words: None)
-    monkeypatch.setattr("analysis.advice.job.measuring.Study", Measurer)
-    monkeypatch.setattr(answers.table_of, "read", lambda path: None)
-    monkeypatch.setattr(answer, "job_of", lambda record: job(shares=shares))
-    monkeypatch.setattr(answer, "measured", lambda *_: found)
+    monkeypatch.setattr("analysis.advice.job.measuring.AdviceStudy", Measurer)
+    monkeypatch.setattr(answers.table, "read_estimates", lambda path: None)
+    monkeypatch.setattr(answer, "lone_job", lambda record: job(shares=shares))
+    monkeypatch.setattr(answer, "set_measurements", lambda *_: found)
     assert main(["advise", *words, "--", "python", "train.py"]) == 0
     out = capsys.readouterr().out
     assert re.search(said, re.sub(r"\n  +", " ", out), re.M), out
@@ -229,9 +229,9 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
 
 def test_flags_of_the_job_alone_are_told_too(place, monkeypatch, capsys):
     monkeypatch.setattr("collocate.advise._able", lambda words: None)
-    monkeypatch.setattr("analysis.advice.job.measuring.Study", Measurer)
+    monkeypatch.setattr("analysis.advice.job.measuring.AdviceStudy", Measurer)
     lone = job(shares=FULL, flags=["stalled", "telemetry_disagrees"])
-    monkeypatch.setattr(answer, "job_of", lambda record: lone)
+    monkeypatch.setattr(answer, "lone_job", lambda record: lone)
     assert main(["advise", "--no-measure", "--", "python", "train.py"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search("Beware, alone: a job made no step for .*contradict", shown)
@@ -250,8 +250,8 @@ def test_the_same_question_has_the_same_study(place):
     words = ("python", "train.py", "--lr", "0.1")
     first = script(*words)
     assert re.fullmatch(r"advise-train-\w+", first.study)
-    assert script(*words, budget_s=3600.0, slowdown=2).study == first.study
-    others = [script(*words[:-1], "0.2"), script(*words, most=4)]
+    assert script(*words, budget_s=3600.0, max_slowdown=2).study == first.study
+    others = [script(*words[:-1], "0.2"), script(*words, max_jobs=4)]
     others.append(request.of_catalogue("resnet26_toy", Path("config/workloads.yaml")))
     others.append(request.of_model("resnet18", 64))
     names = [other.study for other in others]
@@ -276,12 +276,12 @@ def test_of_the_shells_variables_those_of_a_list_are_recorded_with_their_values(
 
 
 def test_a_program_is_that_of_the_shell(place, monkeypatch):
-    assert script("python", "train.py", "a b").words == [sys.executable, "train.py", "a b"]
+    assert script("python", "train.py", "a b").command == [sys.executable, "train.py", "a b"]
     monkeypatch.setenv("VIRTUAL_ENV", "/theirs")
     (place / "python").write_text("")
     (place / "python").chmod(0o755)
     monkeypatch.setenv("PATH", str(place))
-    assert script("python", "train.py").words == [str(place / "python"), "train.py"]
+    assert script("python", "train.py").command == [str(place / "python"), "train.py"]
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def test_a_script_is_advised_on_the_cpu(studio, capsys):
     [picture] = studio.folder.glob("results/*/figures/rate_against_n.svg")
     for text in (page.read_text(), explorer.read_text(), picture.read_text()):
         assert "steps/s" in text and "as it is" in text
-        assert "samples/s" not in text and "paper style" not in text
+        assert "samples/s" not in text and "TF32, synchronised" not in text
 
     files = {path for path in studio.folder.rglob("*") if path.is_file()}
     holding = {path for path in files if phrase.encode() in path.read_bytes()}

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from analysis import labels
-from analysis.advice.study import NUMBERS, Option
+from analysis.advice.study import NUMBERS, MeasuredOption
 from analysis.estimates import table
 from analysis.estimates.quantities import QUANTITIES
 from analysis.estimates.table import INTERVAL, RANGE
 from analysis.report import pages
-from analysis.report.pages import belief, contents, spelling, tables
+from analysis.report.pages import advice_tables, layout, spelling, tables
 from analysis.report.pages.render import StudyPages
 from collocate.app import main as collocate
 from paper import PAGES, claims, rules
@@ -93,8 +93,8 @@ def test_values_of_a_table_are_those_of_the_ids_beside_them(study, name):
         rows = list(csv.DictReader(file))
     assert bool(rows) == (study.name != "nothing") or study.name == "cpu"
     for row in rows:
-        numbers = [table.get_by_id(found, i) for i in row.pop("id").split()]
-        known = {f"{v:.9g}" for e in numbers for v in (e.value, e.low, e.high)}
+        estimates = [table.get_by_id(found, identity) for identity in row.pop("id").split()]
+        known = {f"{number:.9g}" for e in estimates for number in (e.value, e.low, e.high)}
         given = {value for title, value in row.items() if value and f"{title} low" in row}
         assert given <= known
         for title in (title for title in row if row.get(f"{title} low")):
@@ -107,24 +107,24 @@ SHOWN = {"samples/s": "rate", "STP": "stp", "slowest takes": "slowdown_worst", "
 
 def test_columns_hold_what_they_are_called(simulated, tmp_path):
     study = PaperPages(written(tmp_path / "gpu", simulated))
-    rows = contents.sets(study.estimates).itertuples(index=False)
-    seven = next(r for r in rows if r[:4] == ("thin b32", "paper style", "7", "MPS"))
+    rows = tables.sets(study.estimates).itertuples(index=False)
+    seven = next(r for r in rows if r[:4] == ("thin b32", "TF32, synchronised", "7", "MPS"))
     at = {"scenario": "7x_thin_b32", "implementation": "paper_step", "method": "mps"}
-    for title, cell in zip(contents.sets(study.estimates), seven, strict=True):
+    for title, cell in zip(tables.sets(study.estimates), seven, strict=True):
         if title in SHOWN:
-            assert cell.of.id == table.identity(SHOWN[title], **at)
+            assert cell.estimate.id == table.identity(SHOWN[title], **at)
 
 
 def test_the_table_of_advice_marks_what_is_advised_and_what_does_most():
     e = Estimate("stp", "2x_a_b1", "paper_step", "mps", value=1.5, n=1)
     row = next(numbers.frame([e]).itertuples(index=False, name="Row"))
     told = dict.fromkeys(NUMBERS) | {"stp": row}
-    two, seven = (Option("mps", n, told, 1.0, (), (2.0, 9.0)) for n in (2, 7))
+    two, seven = (MeasuredOption("mps", n, told, 1.0, (), 2.0, 9.0) for n in (2, 7))
     of = {"job": "a_b1", "implementation": "paper_step", "options": (two, seven), "pareto": (two,)}
     of |= {"sets": (two, seven), "advised": two, "best": seven, "undecided": False}
-    rows = contents.advice([SimpleNamespace(**of, any_bound=False)])
+    rows = advice_tables.all_options([SimpleNamespace(**of, any_bound=False)])
     assert list(rows["chosen"]) == ["advised", "most throughput"]
-    rows = contents.advice([SimpleNamespace(**of, any_bound=True)])
+    rows = advice_tables.all_options([SimpleNamespace(**of, any_bound=True)])
     assert list(rows["chosen"]) == ["advised", "most throughput within the bounds"]
 
 
@@ -164,11 +164,10 @@ def test_the_best_set_does_most_samples_and_not_most_over_a_slow_job_alone(simul
         "method": "mps",
     }
     high = [replace(e, value=50.0) if of.items() <= vars(e).items() else e for e in simulated]
-    rows = contents.gains(
-        table.read_estimates(written(tmp_path / "high", high) / "estimates.parquet")
-    )
+    folder = written(tmp_path / "high", high)
+    rows = tables.gains(table.read_estimates(folder / "estimates.parquet"))
     best = {(row.job, row.written): row.run for row in rows.itertuples()}
-    assert best["thin b32", "paper style"] == "7 under MPS"
+    assert best["thin b32", "TF32, synchronised"] == "7 under MPS"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def test_belief_says_yes_where_the_interval_excludes_a_difference(jobs, low, hig
     }
     of |= {"spread": "none" if low is None else INTERVAL, "n": 3, "host": "h1"}
     aa = Estimate("aa", scenario=f"{jobs}x_thin_b32", **of)
-    (row,) = belief.agreement(numbers.frame([*NOTHING, aa])).itertuples(index=False)
+    (row,) = tables.agreement(numbers.frame([*NOTHING, aa])).itertuples(index=False)
     assert row[-1].partition(" (")[0] == shown
 
 
@@ -216,10 +215,12 @@ def test_sets_that_have_a_part_of_the_gpu_only_have_a_table_of_their_own():
     found = [Estimate("outcome", **at, value=1.0, n=1, status="completed") for at in place]
     found += [Estimate("rate", **at, value=float(100 * i)) for i, at in enumerate(place, 1)]
     found.append(Estimate("rate_over_mps", **place[2], value=1.5))
-    shown = contents.limited(numbers.frame(found))
+    shown = tables.limited(numbers.frame(found))
     assert [*shown["method"]] == ["MPS 1g", "MIG", "MIG 2g"]
-    assert [cell.of.value for cell in shown["samples/s"]] == [300, 400, 500]
-    over = [cell.of and cell.of.value for cell in shown["samples/s over MPS without limits"]]
+    assert [cell.estimate.value for cell in shown["samples/s"]] == [300, 400, 500]
+    over = [
+        cell.estimate and cell.estimate.value for cell in shown["samples/s over MPS without limits"]
+    ]
     assert over == [1.5, None, None]
 
 
@@ -242,12 +243,12 @@ def test_marks_say_what_a_reader_has_to_know_of_a_number():
     rows = numbers.frame(
         [e, replace(e, implementation="graph", flags="no_second_context")]
     ).itertuples(name="Row")
-    text = tables.markdown(pd.DataFrame([{"STP": tables.Number(row)} for row in rows]))
+    text = layout.markdown(pd.DataFrame([{"STP": layout.Number(row)} for row in rows]))
     assert r"| 2.50\* |" in text and "| 2.50‡ |" in text
     assert text.count("the job alone ran slow") == 1 and text.count("no other process opened") == 1
     for flag, mark in (("stalled", "§"), ("halves_differ", "¶")):
         [row] = numbers.frame([replace(e, flags=flag)]).itertuples(name="Row")
-        text = tables.markdown(pd.DataFrame([{"STP": tables.Number(row)}]))
+        text = layout.markdown(pd.DataFrame([{"STP": layout.Number(row)}]))
         assert f"| 2.50{mark} |" in text and f"{mark} a job made" in text
 
 
@@ -291,5 +292,5 @@ def test_beside_our_number_of_a_mix_stands_the_papers():
     of = {"quantity": "saving", "implementation": "paper_step", "method": "mps", "n": 1}
     ours = Estimate(scenario=f"{MIX}--completion", window="completion", value=0.1, **of)
     theirs = Estimate(scenario=MIX, source="ABSE", value=0.3, **of)
-    first = contents.pair(numbers.frame([ours, theirs])).iloc[0]
-    assert (first["ours"].of.value, first["the paper"].of.value) == (0.1, 0.3)
+    first = tables.pair(numbers.frame([ours, theirs])).iloc[0]
+    assert (first["ours"].estimate.value, first["the paper"].estimate.value) == (0.1, 0.3)

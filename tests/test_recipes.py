@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.advice.recipes import SYSTEMS, Recipe, recipe
+from analysis.advice.recipes import SYSTEMS, Recipe, script_of
 from collocate.app import main
 from tests.studio import REPOSITORY, until
 from workflow.collocation.process_lifetime import is_running
@@ -280,7 +280,7 @@ def test_what_the_machine_lacks_is_one_line_before_a_job_starts(place, given, su
 
 def made(system: str = "bash", **given) -> str:
     whole = {"run": AWKWARD, "jobs": 3, "method": "mps", "folder": "/a job"}
-    return recipe(Recipe(**(whole | given)), system)
+    return script_of(Recipe(**(whole | given)), system)
 
 
 def header(text: str) -> dict[str, str]:
@@ -341,7 +341,7 @@ ADVICE |= {"cores": 1, "memory_gb": 1.0, "verdict": "Run 2 jobs under MPS."}
         ("{", "no JSON"),
         ("[" * 100_000, "no JSON"),
         ("[1]", "has no keys; allowed: run, folder, jobs"),
-        ('{"jobs": 2}', "run: Field required"),
+        ('{"jobs": 2}', "it says of no job how to start it"),
         ({"cores": 1_000_000_000}, "cores: "),
         ({"folder": ["a"]}, "folder: "),
         ({"folder": "/a\n$(touch x)"}, "folder: "),

@@ -173,7 +173,7 @@ def asked(designs, truth_of):
         estimates = made(study)
         jobs = {job.name: job for job in design.jobs}
         for most, memory in ((1.3, math.inf), (2.0, 40.0), (3.0, 20.0), (math.inf, math.inf)):
-            for advice in advise(estimates, slowdown=most, memory=memory):
+            for advice in advise(estimates, max_slowdown=most, max_memory=memory):
                 job = jobs[advice.job]
                 true = {option: truth_of(study, option, job) for option in advice.options}
                 best = max(t for t, slow, used in true.values() if slow <= most and used <= memory)
@@ -208,7 +208,7 @@ def test_neither_numbers_nor_verdicts_nor_advice_depend_on_flags():
         for rows in (study.rows, [row | marks for row in study.rows]):
             estimates = made(study, change=lambda _, rows=rows: rows)
             chosen = [
-                (a.job, a.advised.label, a.sentences()) for a in advise(estimates, slowdown=2)
+                (a.job, a.advised.label, a.sentences()) for a in advise(estimates, max_slowdown=2)
             ]
             judged = verdict(estimates, "stp", "7x_w0", "mps", above=2.0)
             numbers = {e.id: repr((e.value, e.low, e.high, e.n)) for e in estimates.itertuples()}

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from analysis.advice.recipes import Recipe, recipe
+from analysis.advice.recipes import Recipe, script_of
 from tests import slurm
 from tests.studio import REPOSITORY, Studio, alone, study, until, workload
 
@@ -132,7 +132,7 @@ def test_a_recipe_runs_all_its_jobs_in_one_allocation(cluster, gpus, tmp_path):
     del gpus
     command = ["sh", "-c", "echo $RECIPE_JOB $SLURM_JOB_ID $SLURM_CPUS_PER_TASK; exit $RECIPE_JOB"]
     asked = Recipe(run=command, jobs=3, method="naive", folder=str(tmp_path))
-    (tmp_path / "start.sh").write_text(recipe(asked, "slurm"))
+    (tmp_path / "start.sh").write_text(script_of(asked, "slurm"))
     submit = ["sbatch", "--parsable", "--wait", f"--chdir={tmp_path}", str(tmp_path / "start.sh")]
     ended = subprocess.run(submit, capture_output=True, text=True, timeout=60)
     output = (tmp_path / f"slurm-{ended.stdout.strip()}.out").read_text()

@@ -1,1 +1,3 @@
-"""How many jobs to put on a GPU: on a study's sets, on a script of one's own, and by prediction."""
+"""How many jobs should share a GPU: advice on a study's sets, on one script, and predictions."""
+
+NEAR = 0.9  # of the highest throughput: the fewest jobs that reach this share of it are advised

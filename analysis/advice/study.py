@@ -1,21 +1,19 @@
-"""How many of a job should share a GPU, and by which method, from the estimates of a study.
+"""How many copies of a job should share a GPU, and by which method, from a study's estimates.
 
-Chooses among measured options and computes no number. No flag or outcome leaves an option out.
+It chooses among measured options and computes no number. No flag or outcome rules an option out.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from operator import le
-from typing import Self
 
 import pandas as pd
 
 from analysis import labels
-from analysis.choose import NEAR, on_cpu, place, variant_of_mps, way
-from analysis.estimates import table as table_of
+from analysis.advice import NEAR
+from analysis.estimates import table
 from analysis.estimates.records import flags
-from analysis.estimates.table import Row, by_id, identity
+from analysis.estimates.table import Row, by_id, identity, place
 from workflow.collocation.study.names import (
     IMPLEMENTATIONS,
     INTERLEAVED,
@@ -23,26 +21,26 @@ from workflow.collocation.study.names import (
     parse_scenario,
 )
 
-UNTOLD = (
+MEMORY_UNREAD = (
     "Where a set has no GPU memory or energy here, it took turns with others in one cell, all "
     "loaded at once."
 )
-UNBOUND = "GPU memory is not known here, so no set was held against the bound on it."
+BOUND_UNCHECKED = "GPU memory is not known here, so no set was held against the bound on it."
 COUNTS = (
     "Advice counts copies of one job with data on the GPU, without limits of SMs or priorities."
 )
 NUMBERS = ("stp", "rate", "slowdown_worst", "memory", "s", "over_fastest")  # of an option
-COSTS = ("slowdown_worst", "memory")
 
 
 @dataclass(frozen=True, eq=False)
-class Option:
-    """One way to run a job: `n` at a time by a method.
+class MeasuredOption:
+    """One measured way to run a job: `n` copies at a time by a method.
 
-    numbers: over all hosts, by quantity, those of NUMBERS; None: not measured. work: what options
-    are ranked by, samples/s; the STP where not every option of the job has a throughput. That of a
-    set which fills the GPU repeats on other hosts; a job alone, which the STP is over, does not.
-    hosts: where its gain was measured. most: COSTS of the host that has most; infinite if unknown.
+    numbers: quantity, of NUMBERS → estimate over all hosts; None if not measured. work: what
+    options are ranked by: samples/s, or the STP unless every option of the job has a throughput.
+    The throughput of a set that fills the GPU repeats on other hosts; that of a job alone, which
+    the STP is relative to, does not. hosts: where the STP was measured. highest_slowdown,
+    highest_memory (GB): on the host that has most; infinite if unknown.
     """
 
     method: str
@@ -50,47 +48,50 @@ class Option:
     numbers: Mapping[str, Row | None]
     work: float
     hosts: tuple[str, ...]
-    most: tuple[float, float]
+    highest_slowdown: float
+    highest_memory: float
 
     @property
     def stp(self) -> Row:
+        """Throughput of the set relative to one job alone."""
         return self.numbers["stp"]
 
     @property
     def costs(self) -> tuple[float, float, float]:
-        """(-work, slowdown of the slowest, memory in GB): less is better. Unknown is infinite, and
-        a job alone is not slowed down.
-        """
-        slowdown, memory = (_value(self.numbers[name]) for name in COSTS)
-        return -self.work, 1.0 if self.n == 1 else slowdown, memory
+        """(-work, slowdown of the slowest job, GB): less is better, unknown is infinite."""
+        slowdown = 1.0 if self.n == 1 else _value(self.numbers["slowdown_worst"])
+        return -self.work, slowdown, _value(self.numbers["memory"])
 
     @property
     def undecided(self) -> bool:
-        """True if its interval, or its hosts, hold no gain as well as one that would count."""
+        """True if the interval (or range of hosts) of the STP has both no gain and a clear one."""
         return self.n > 1 and self.stp.low <= 1 and self.stp.high > 1 / NEAR
 
-    def dominated_by(self, other: Self) -> bool:
-        """True if the other is nowhere worse and somewhere better."""
-        return other.costs != self.costs and all(map(le, other.costs, self.costs))
+    def is_dominated_by(self, other: "MeasuredOption") -> bool:
+        """True if another option is nowhere worse and somewhere better."""
+        pairs = zip(other.costs, self.costs, strict=True)
+        return other.costs != self.costs and all(theirs <= ours for theirs, ours in pairs)
 
-    def within(self, slowdown: float, memory: float) -> bool:
-        """True if no host breaks either bound; an unknown value respects no finite one."""
-        slowest, largest = self.most
-        return (self.n == 1 or slowest <= slowdown) and largest <= memory
+    def is_within(self, max_slowdown: float, max_memory: float) -> bool:
+        """True if no host breaks a bound; an unknown number breaks every finite one."""
+        slow = self.n > 1 and self.highest_slowdown > max_slowdown
+        return not slow and self.highest_memory <= max_memory
 
     @property
     def label(self) -> str:
         """`3 under MPS`, `7 as separate processes`, `one at a time`."""
-        one = self.n == 1 and self.method == "naive"
-        return "one at a time" if one else f"{self.n} {way(self.method)}"
+        if self.n == 1 and self.method == "naive":
+            return "one at a time"
+        return f"{self.n} {labels.method_phrase(self.method)}"
 
     @property
-    def told(self) -> str:
-        """`3 under MPS: throughput gain 1.42 [1.33, 1.52], slowdown of the slowest job 2.1, 26 GB`:
-        what it costs as far as it is known.
+    def description(self) -> str:
+        """`3 under MPS: throughput gain 1.42 [1.33, 1.52], slowdown of the slowest job 2.1, 26 GB`.
+
+        What was not measured is left out.
         """
         parts = [f"{self.label}: throughput gain {labels.span(self.stp)}"]
-        slowdown, memory = (self.numbers[name] for name in COSTS)
+        slowdown, memory = self.numbers["slowdown_worst"], self.numbers["memory"]
         if slowdown:
             parts.append(f"slowdown of the slowest job {labels.number(slowdown.value)}")
         if memory:
@@ -102,187 +103,233 @@ class Option:
 class Advice:
     """What to do with a job that is written in one way.
 
-    options: all, fewest jobs first. pareto: those that no other beats in work, slowdown and memory
-    together. best: the most work within the bounds. advised: the fewest jobs within a tenth of it.
-    shared: what is advised, or where that is one job, the best set within the bounds. rewrite:
-    that, and how much, the job should be written better, as a sentence. any_bound: one was
-    given that can be checked. unbound: one on memory was, and no memory is known.
+    options: all, fewest jobs first. pareto: options that no other beats in work, slowdown and
+    memory together. best: the most work within the bounds. advised: the fewest jobs that do nearly
+    as much (NEAR). shared: the advised option, or if that is one job, the best set within the
+    bounds. rewrite: a sentence that the job should be written better first, or "". any_bound: a
+    bound was given that can be checked. unchecked_memory: a bound on memory was given, and no
+    memory is known.
     """
 
     job: str
     implementation: str
-    options: tuple[Option, ...]
-    pareto: tuple[Option, ...]
-    best: Option | None
-    advised: Option | None
-    shared: Option | None
+    options: tuple[MeasuredOption, ...]
+    pareto: tuple[MeasuredOption, ...]
+    best: MeasuredOption | None
+    advised: MeasuredOption | None
+    shared: MeasuredOption | None
     rewrite: str
     any_bound: bool
-    unbound: bool
+    unchecked_memory: bool
 
     @property
-    def sets(self) -> tuple[Option, ...]:
+    def sets(self) -> tuple[MeasuredOption, ...]:
         """Options of several jobs."""
         return tuple(option for option in self.options if option.n > 1)
 
     @property
     def undecided(self) -> bool:
-        """True if it is not known whether what is shared gains."""
+        """True if the study cannot tell whether sharing gains."""
         return bool(self.shared and self.shared.undecided)
 
     @property
-    def untold(self) -> bool:
-        """True if sets have no memory, because they were conditions of interleaved cells."""
-        return any(o.stp.design == INTERLEAVED and not o.numbers["memory"] for o in self.sets)
+    def memory_unread(self) -> bool:
+        """True if a set has no memory because it was measured in an interleaved cell."""
+        interleaved = [option for option in self.sets if option.stp.design == INTERLEAVED]
+        return not all(option.numbers["memory"] for option in interleaved)
 
-    def sentences(self, but: Collection[str] = ()) -> list[str]:
-        """The advice in plain sentences, most important first; without caveats in `but`."""
-        found = [*self._said(), *(each for each in self.caveats() if each not in but)]
-        return found + [self.rewrite] * bool(self.rewrite)
+    def sentences(self, exclude: Collection[str] = ()) -> list[str]:
+        """The advice in sentences, most important first, without the caveats to exclude."""
+        caveats = [caveat for caveat in self.caveats() if caveat not in exclude]
+        return [*self._verdict(), *caveats, *filter(None, [self.rewrite])]
 
     def caveats(self) -> list[str]:
         """Sentences that say how far the advice can be trusted."""
-        found, shared = [], self.shared
+        caveats, shared = [], self.shared
         if shared and len(shared.hosts) == 1:
-            found.append("Measured on one host only.")
-        # A gain is over the job alone on the same host, so where that was measured besides makes no
-        # difference to it.
+            caveats.append("Measured on one host only.")
+        # A gain is relative to the job alone on the same host, so it does not matter where else
+        # that job was measured.
         if len({option.hosts for option in self.sets if option.hosts}) > 1:
-            found.append(
+            caveats.append(
                 "The sets were not all measured on the same hosts, and hosts differ: part of what "
                 "sets them apart may be the host."
             )
         if shared and flags.ABOVE_COUNT in flags.split(shared.stp.flags):
-            said = flags.meaning(flags.ABOVE_COUNT) + "; read S" * bool(shared.numbers["s"])
-            found.append(f"{labels.number(shared.stp.value)} times is {said}.")
-        alone = (option for option in self.options if option.n == 1)
-        for option in filter(None, (*alone, shared)):
-            known = flags.split(flags.union(e.flags for e in option.numbers.values() if e))
-            for flag in filter(known.__contains__, flags.COLLAPSED):
-                found.append(f"Beware of {option.label}: {flags.meaning(flag)}.")
-        return found + [UNTOLD] * self.untold + [UNBOUND] * self.unbound
+            meaning = flags.meaning(flags.ABOVE_COUNT)
+            hint = "; read S" if shared.numbers["s"] else ""
+            caveats.append(f"{labels.number(shared.stp.value)} times is {meaning}{hint}.")
+        alone = [option for option in self.options if option.n == 1]
+        for option in filter(None, [*alone, shared]):
+            estimates = filter(None, option.numbers.values())
+            flagged = flags.split(flags.union(estimate.flags for estimate in estimates))
+            for flag in flags.COLLAPSED:
+                if flag in flagged:
+                    caveats.append(f"Beware of {option.label}: {flags.meaning(flag)}.")
+        if self.memory_unread:
+            caveats.append(MEMORY_UNREAD)
+        if self.unchecked_memory:
+            caveats.append(BOUND_UNCHECKED)
+        return caveats
 
-    def _said(self) -> list[str]:
+    def _verdict(self) -> list[str]:
         advised, best, shared = self.advised, self.best, self.shared
-        known = "is known to respect" if self.untold else "respects"
+        respects = "is known to respect" if self.memory_unread else "respects"
         if advised is None:
-            return [f"No measured option {known} the bounds."]
+            return [f"No measured option {respects} the bounds."]
         if not self.sets:
             return ["Sharing was not measured."]
         if shared is None:
             top = min(self.sets, key=lambda option: option.costs)
-            return [f"Only one at a time {known} the bounds; without them, {top.told}."]
+            return [f"Only one at a time {respects} the bounds; without them, {top.description}."]
         if self.undecided:
-            more = "on more hosts" if len(shared.hosts) > 1 else "more replicates"
-            return [f"Undecided: {shared.told}, which includes no gain. Measure {more}."]
+            wanted = "on more hosts" if len(shared.hosts) > 1 else "more replicates"
+            return [f"Undecided: {shared.description}, which includes no gain. Measure {wanted}."]
         if advised.n == 1 and shared.stp.value <= 1:
-            return [f"Run one at a time: no set does more. The best is {shared.told}."]
+            return [f"Run one at a time: no set does more. The best is {shared.description}."]
         if advised.n == 1:
-            told = "Run one at a time: that is within a tenth of the best set, "
-            return [f"{told}{shared.told}."]
-        within = " within the bounds" * self.any_bound
-        more = [f"The most throughput{within}: {best.told}."] * (best != advised)
-        return [f"Run {advised.told}.", *more]
+            return [
+                f"Run one at a time: that is within a tenth of the best set, {shared.description}."
+            ]
+        verdict = [f"Run {advised.description}."]
+        if best != advised:
+            within = " within the bounds" if self.any_bound else ""
+            verdict.append(f"The most throughput{within}: {best.description}.")
+        return verdict
 
 
-def _value(e: Row | None) -> float:
-    return inf if e is None else e.value
+def _value(estimate: Row | None) -> float:
+    return inf if estimate is None else estimate.value
 
 
-def options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[Option]]:
+def measured_options(estimates: pd.DataFrame) -> dict[tuple[str, str], list[MeasuredOption]]:
     """(job, implementation) → its measured sets, and the job alone; fewest jobs first."""
-    numbers, hosts, found = by_id(estimates), table_of.hosts(estimates), {}
+    rows, hosts = by_id(estimates), table.hosts(estimates)
 
-    def most(e: Row | None) -> float:
-        on = [numbers.get(f"{e.id}@{host}", e) for host in hosts] if e else []
-        return max(map(_value, on), default=_value(e))
+    def highest(estimate: Row | None) -> float:
+        """The highest number of all hosts; a host without one counts with that over all hosts."""
+        if estimate is None or not hosts:
+            return _value(estimate)
+        return max(rows.get(f"{estimate.id}@{host}", estimate).value for host in hosts)
 
-    for stp in table_of.select(estimates, "stp", window="", job="").itertuples(
-        index=False, name="Row"
-    ):
-        if (job := _job(stp)) is not None:
-            own = {name: numbers.get(identity(name, **place(stp))) for name in NUMBERS}
-            on = tuple(host for host in hosts if f"{stp.id}@{host}" in numbers)
-            bounded = tuple(most(own[name]) for name in COSTS)
-            option = Option(stp.method, stp.jobs, own, stp.value, on, bounded)
-            found.setdefault((job, stp.implementation), []).append(option)
-    for key, mine in found.items():
-        if all(option.numbers["rate"] for option in mine):
-            mine = [replace(option, work=option.numbers["rate"].value) for option in mine]
-        found[key] = sorted(mine, key=lambda option: (option.n, method_order(option.method)))
-    return found
+    options: dict[tuple[str, str], list[MeasuredOption]] = {}
+    stps = table.select(estimates, "stp", window="", job="")
+    for stp in stps.itertuples(index=False, name="Row"):
+        job = _copied_job(stp)
+        if job is None:
+            continue
+        numbers = {name: rows.get(identity(name, **place(stp))) for name in NUMBERS}
+        option = MeasuredOption(
+            method=stp.method,
+            n=stp.jobs,
+            numbers=numbers,
+            work=stp.value,
+            hosts=tuple(host for host in hosts if f"{stp.id}@{host}" in rows),
+            highest_slowdown=highest(numbers["slowdown_worst"]),
+            highest_memory=highest(numbers["memory"]),
+        )
+        options.setdefault((job, stp.implementation), []).append(option)
+    return {key: _ranked(alternatives) for key, alternatives in options.items()}
 
 
-def _job(e: Row) -> str | None:
-    """The job that a set has copies of; one alone is an option only as a separate process."""
-    scenario = parse_scenario(e.scenario)
-    copies = not (scenario.mixed or scenario.variant or variant_of_mps(e.method))
-    return scenario.family if copies and (scenario.n > 1 or e.method == "naive") else None
+def _ranked(options: list[MeasuredOption]) -> list[MeasuredOption]:
+    """Fewest jobs first; work is the throughput if every option has one."""
+    if all(option.numbers["rate"] for option in options):
+        options = [replace(option, work=option.numbers["rate"].value) for option in options]
+    return sorted(options, key=lambda option: (option.n, method_order(option.method)))
+
+
+def _copied_job(stp: Row) -> str | None:
+    """The job that a set has copies of; a job alone counts only as a separate process."""
+    scenario = parse_scenario(stp.scenario)
+    if scenario.mixed or scenario.variant or labels.has_mps_limits(stp.method):
+        return None
+    return scenario.family if scenario.n > 1 or stp.method == "naive" else None
 
 
 def advise(
-    estimates: pd.DataFrame, job: str = "", slowdown: float = inf, memory: float = inf
+    estimates: pd.DataFrame, job: str = "", max_slowdown: float = inf, max_memory: float = inf
 ) -> list[Advice]:
-    """Advice for every job and way of writing it, or for one job.
+    """Advice for every job and implementation of a study, or for one job.
 
-    slowdown: the most that the slowest job may suffer. memory: the most that may be used, GB.
+    max_slowdown: of the slowest job, times its duration alone. max_memory: of all jobs, GB.
     """
-    every, bounds = options(estimates), (slowdown, memory)
-    return [
-        _advice(name, written, every[name, written], *bounds, _rewrite(estimates, name, written))
-        for name in ([job] if job else table_of.workloads(estimates))
-        for written in table_of.implementations(estimates)
-        if (name, written) in every
-    ]
+    options, advice = measured_options(estimates), []
+    for name in [job] if job else table.workloads(estimates):
+        for implementation in table.implementations(estimates):
+            if (name, implementation) in options:
+                chosen = _choose(options[name, implementation], max_slowdown, max_memory)
+                rewrite = _rewrite(estimates, name, implementation)
+                advice.append(Advice(name, implementation, rewrite=rewrite, **chosen))
+    return advice
 
 
-def _advice(
-    job: str, written: str, mine: list[Option], slowdown: float, memory: float, rewrite: str
-) -> Advice:
-    unbound = memory < inf and not any(option.numbers["memory"] for option in mine)
-    memory = inf if unbound else memory
-    allowed = [option for option in mine if option.within(slowdown, memory)]
+def _choose(
+    options: Sequence[MeasuredOption], max_slowdown: float, max_memory: float
+) -> dict[str, object]:
+    """The fields of Advice that follow from options and bounds."""
+    unchecked_memory = max_memory < inf and not any(o.numbers["memory"] for o in options)
+    if unchecked_memory:
+        max_memory = inf
+    allowed = [option for option in options if option.is_within(max_slowdown, max_memory)]
     best = min(allowed, key=lambda option: option.costs, default=None)
     near = [option for option in allowed if option.work >= NEAR * best.work]
     advised = min(near, key=lambda option: (option.n, option.costs), default=None)
-    sets = [option for option in allowed if option.n > 1]
-    shared = advised if advised in sets else min(sets, key=lambda o: o.costs, default=None)
-    pareto = (a for a in mine if not any(a.dominated_by(b) for b in mine))
-    chosen = (tuple(mine), tuple(pareto), best, advised, shared)
-    return Advice(job, written, *chosen, rewrite, min(slowdown, memory) < inf, unbound)
+    shared = advised
+    if advised is None or advised.n == 1:
+        sets = [option for option in allowed if option.n > 1]
+        shared = min(sets, key=lambda option: option.costs, default=None)
+    pareto = [option for option in options if not any(map(option.is_dominated_by, options))]
+    return {
+        "options": tuple(options),
+        "pareto": tuple(pareto),
+        "best": best,
+        "advised": advised,
+        "shared": shared,
+        "any_bound": min(max_slowdown, max_memory) < inf,
+        "unchecked_memory": unchecked_memory,
+    }
 
 
 def _rewrite(estimates: pd.DataFrame, job: str, implementation: str) -> str:
-    """That one job alone does over a tenth more in the fastest implementation measured; or ""."""
-    one = {"scenario": f"1x_{job}", "implementation": implementation, "method": "naive"}
-    alone, over = (table_of.get(estimates, name, **one) for name in ("rate", "over_fastest"))
-    every = table_of.select(estimates, "fastest_rate", scenario=f"1x_{job}")
-    fastest = next(every.itertuples(), None)
-    if not (alone and over and fastest) or over.value >= NEAR:
+    """A sentence if one job alone does over a tenth more in its fastest implementation, or ""."""
+    alone = {"scenario": f"1x_{job}", "implementation": implementation, "method": "naive"}
+    rate = table.get(estimates, "rate", **alone)
+    over_fastest = table.get(estimates, "over_fastest", **alone)
+    fastest_rates = table.select(estimates, "fastest_rate", scenario=alone["scenario"])
+    fastest = next(fastest_rates.itertuples(), None)
+    if not (rate and over_fastest and fastest) or over_fastest.value >= NEAR:
         return ""
-    does, more = (labels.number(e.value, e.unit) for e in (alone, fastest))
     return (
-        f"Write it better first: one job alone does {does} in this way, and {more} in the fastest "
-        f"way measured ({labels.implementation(fastest.implementation)})."
+        f"Write it better first: one job alone does {labels.number(rate.value, rate.unit)} in this "
+        f"way, and {labels.number(fastest.value, fastest.unit)} in the fastest way measured "
+        f"({labels.implementation(fastest.implementation)})."
     )
 
 
-def common(found: Iterable[Advice]) -> list[str]:
-    """Caveats that hold for each of several jobs whose sets were measured: to be said once."""
-    first, *rest = [each.caveats() for each in found if each.sets] or [[]]
-    return [said for said in first if rest and all(said in each for each in rest)]
+def common_caveats(advice: Iterable[Advice]) -> list[str]:
+    """Caveats that every job with measured sets has, to be said once; none for a single job."""
+    caveats = [job_advice.caveats() for job_advice in advice if job_advice.sets]
+    if len(caveats) < 2:
+        return []
+    first, *later = caveats
+    return [caveat for caveat in first if all(caveat in of_job for of_job in later)]
 
 
-def unmeasured(estimates: pd.DataFrame, found: Iterable[Advice]) -> str:
-    """That one job alone, in ways not measured here, may do more than sets do; or ""."""
-    rates = table_of.select(estimates, "rate", method="naive", window="")
-    jobs = {each.job for each in found}
-    alone = [set(rates.loc[rates["scenario"] == f"1x_{job}", "implementation"]) for job in jobs]
-    lacking = [each for each in IMPLEMENTATIONS if not all(each in known for known in alone)]
-    ways = "; ".join(map(labels.implementation, lacking))
-    if not ways or on_cpu(estimates):
+def unmeasured(estimates: pd.DataFrame, advice: Iterable[Advice]) -> str:
+    """A warning that a job alone, in ways not measured here, may do more than sets do, or ""."""
+    if labels.on_cpu(estimates):
         return ""
+    rates = table.select(estimates, "rate", method="naive", window="")
+    lacking = set()
+    for job in {job_advice.job for job_advice in advice}:
+        measured = set(rates.loc[rates["scenario"] == f"1x_{job}", "implementation"])
+        lacking |= set(IMPLEMENTATIONS) - measured
+    if not lacking:
+        return ""
+    ways = [labels.implementation(name) for name in IMPLEMENTATIONS if name in lacking]
     return (
-        f"Some or all of these jobs were not measured alone in these ways: {ways}. Written so, one "
-        "job alone may do more than a set that is advised here: see docs/results.md."
+        "Some or all of these jobs were not measured alone in these ways: "
+        f"{'; '.join(ways)}. Written so, one job alone may do more than a set that is advised "
+        "here: see docs/results.md."
     )

@@ -132,6 +132,12 @@ def get(frame: pd.DataFrame, quantity: str, **where: str) -> Row | None:
     return get_by_id(frame, identity(quantity, **where))
 
 
+def place(estimate: Row) -> dict[str, str]:
+    """Scenario, implementation and method of an estimate, to look up others of the same set."""
+    names = ("scenario", "implementation", "method")
+    return {name: getattr(estimate, name) for name in names}
+
+
 def get_by_id(frame: pd.DataFrame, identity: str) -> Row | None:
     """Finds the number with an id, or None."""
     if identity not in frame.index:

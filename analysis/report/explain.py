@@ -12,18 +12,18 @@ from analysis.estimates.records import flags
 from analysis.estimates.table import CELL, INTERVAL, MEASURED, MIXED_DESIGNS, PREDICTION, RANGE, Row
 from workflow.collocation.study.names import INTERLEAVED
 
-# What makes these numbers of their replicates; others are means of them.
-_KINDS = {
+# How these quantities follow from their replicates; the others are means of them.
+_AGGREGATES = {
     "outcome": "completed",
     "rate_cv": "standard deviation of the logs of (over several hosts the middle of theirs)",
     "parts_over_capacity": "sum over jobs of the mean over cells of",
 }
 _DESIGNS = {
     INTERLEAVED: "slices of conditions that take turns in one cell",
-    MIXED_DESIGNS: "slices of conditions that take turns on some hosts, a cell for each set on "
-    "others",
+    MIXED_DESIGNS: "slices of conditions that take turns on some hosts, a cell "
+    "for each set on others",
 }
-_SPREAD = {
+_SPREADS = {
     PREDICTION: f"{CONFIDENCE_TEXT} interval of a new host",
     INTERVAL: f"{CONFIDENCE_TEXT} interval",
     CELL: f"{CONFIDENCE_TEXT} interval of the cell's own batches",
@@ -32,52 +32,92 @@ _SPREAD = {
 
 
 def explain(estimates: pd.DataFrame, identity: str) -> str:
-    """A few lines of text. Raises ValueError, with ids that are near, where there is none."""
-    e = table.get_by_id(estimates, identity)
-    if e is None:
-        ours = (estimates["source"] == MEASURED) & (estimates["host"] == "")
-        every = list(estimates.index[ours])
-        inside = [each for each in every if identity in each][:5]
-        near = ", ".join(inside or difflib.get_close_matches(identity, every, 5, 0.3))
-        told = f"near: {near}" if near else "ids stand in the study's estimates.csv"
-        raise ValueError(f"no number has the id {identity!r}; {told}")
-    known = QUANTITIES[e.quantity]
-    lines = [e.id, f"  {known.title}: {known.meaning}".removesuffix(": ")]
-    value = "none" if math.isnan(e.value) else f"{e.value:.6g}"
-    lines.append(f"  value {value} {e.unit}".rstrip() + _span(e))
-    about = {"relative to": e.relative_to, "measured by:": _DESIGNS.get(e.design, "")}
-    told = "; ".join(f"{flag} ({flags.meaning(flag)})" for flag in flags.split(e.flags))
-    about |= {"status:": e.status, "flags:": told, "note:": e.note}
-    lines += [f"  {label} {text}" for label, text in about.items() if text]
-    if e.source != MEASURED:
-        return "\n".join([*lines, f"  reported by {e.source}, not measured here"])
-    if on := [] if e.host else list(table.on_hosts(estimates, e).itertuples()):
-        lines.append(f"  {'the host' if len(on) == 1 else 'by host'}:")
-        lines += [f"    {h.host}: {h.value:.6g}{_span(h)}" for h in on]
-    if len(e.replicates):
-        kind = "geometric mean" if known.scale == LOG else "mean"
-        kind += ", of the hosts' means, of" if on[1:] else " of"
-        kind = _KINDS.get(e.quantity, kind if len(e.replicates) > 1 else "from")
-        kind = "a line through the logs of" if e.quantity.endswith(AT_GRACT) else kind
-        lines.append(f"  {kind}:")
-    hosts = {r["cell"]: f", on {h.host}" for h in on for r in h.replicates} if on[1:] else {}
-    for r in e.replicates:
-        parts = f" = {r['numerator']:.6g} / {r['denominator']:.6g}" if r["denominator"] else ""
-        over = f"  over {r['over']}" if r["over"] else ""
-        over = " (conditions of one cell)" if r["over"] == r["cell"] else over
-        host = hosts.get(r["cell"], "")
-        lines.append(f"    {r['value']:.6g}{parts}  {r['cell']}{over}{host}")
-        if e.spread == CELL:
-            batches = len(r["batches"])
-            lines.append(f"      its rounds in {batches} batches, which the interval is of:")
-            lines.append("      " + " ".join(f"{value:.5g}" for value in r["batches"]))
+    """Explain the estimate of an id in a few lines.
+
+    Raises ValueError, with ids that are near, if there is none.
+    """
+    estimate = table.get_by_id(estimates, identity)
+    if estimate is None:
+        near = ", ".join(_near(estimates, identity))
+        hint = f"near: {near}" if near else "ids stand in the study's estimates.csv"
+        raise ValueError(f"no number has the id {identity!r}; {hint}")
+    quantity = QUANTITIES[estimate.quantity]
+    lines = [estimate.id, f"  {quantity.title}: {quantity.meaning}".removesuffix(": ")]
+    number = "none" if math.isnan(estimate.value) else f"{estimate.value:.6g}"
+    lines.append(f"  value {number} {estimate.unit}".rstrip() + _spread(estimate))
+    flagged = [f"{flag} ({flags.meaning(flag)})" for flag in flags.split(estimate.flags)]
+    remarks = {
+        "relative to": estimate.relative_to,
+        "measured by:": _DESIGNS.get(estimate.design, ""),
+        "status:": estimate.status,
+        "flags:": "; ".join(flagged),
+        "note:": estimate.note,
+    }
+    lines += [f"  {label} {text}" for label, text in remarks.items() if text]
+    if estimate.source != MEASURED:
+        return "\n".join([*lines, f"  reported by {estimate.source}, not measured here"])
+    on_hosts = []
+    if not estimate.host:
+        on_hosts = list(table.on_hosts(estimates, estimate).itertuples())
+    if on_hosts:
+        lines.append(f"  {'the host' if len(on_hosts) == 1 else 'by host'}:")
+        lines += [f"    {e.host}: {e.value:.6g}{_spread(e)}" for e in on_hosts]
+    if len(estimate.replicates):
+        lines.append(f"  {_aggregate(estimate, len(on_hosts))}:")
+    cell_hosts = {}
+    if len(on_hosts) > 1:
+        cell_hosts = {cell["cell"]: e.host for e in on_hosts for cell in e.replicates}
+    for replicate in estimate.replicates:
+        lines += _replicate(replicate, cell_hosts, estimate.spread == CELL)
     return "\n".join(lines)
 
 
-def _span(e: Row) -> str:
-    ends = f" {e.low:.6g} to {e.high:.6g}" if e.spread in _SPREAD else ""
-    if e.quantity in ("count", "claim") and not len(e.replicates):
+def _near(estimates: pd.DataFrame, identity: str) -> list[str]:
+    """Up to five ids that hold this text, or else resemble it."""
+    overall = (estimates["source"] == MEASURED) & (estimates["host"] == "")
+    ids = list(estimates.index[overall])
+    containing = [candidate for candidate in ids if identity in candidate]
+    return containing[:5] or difflib.get_close_matches(identity, ids, 5, 0.3)
+
+
+def _aggregate(estimate: Row, host_count: int) -> str:
+    """What the estimate is of its replicates: `geometric mean of`."""
+    if estimate.quantity.endswith(AT_GRACT):
+        return "a line through the logs of"
+    if estimate.quantity in _AGGREGATES:
+        return _AGGREGATES[estimate.quantity]
+    if len(estimate.replicates) == 1:
+        return "from"
+    mean = "geometric mean" if QUANTITIES[estimate.quantity].scale == LOG else "mean"
+    return f"{mean}, of the hosts' means, of" if host_count > 1 else f"{mean} of"
+
+
+def _replicate(replicate: dict, cell_hosts: dict[str, str], with_batches: bool) -> list[str]:
+    """Lines on one replicate: `1.9 = 3800 / 2000  CELL  over CELL, on h1`."""
+    cell, over = replicate["cell"], replicate["over"]
+    line = f"    {replicate['value']:.6g}"
+    if replicate["denominator"]:
+        line += f" = {replicate['numerator']:.6g} / {replicate['denominator']:.6g}"
+    line += f"  {cell}"
+    if over:
+        line += " (conditions of one cell)" if over == cell else f"  over {over}"
+    if cell in cell_hosts:
+        line += f", on {cell_hosts[cell]}"
+    if not with_batches:
+        return [line]
+    batches = " ".join(f"{mean:.5g}" for mean in replicate["batches"])
+    count = len(replicate["batches"])
+    remark = f"      its rounds in {count} batches, which the interval is of:"
+    return [line, remark, f"      {batches}"]
+
+
+def _spread(estimate: Row) -> str:
+    """` (95 % interval 1.2 to 1.4; 6 replicates on 2 hosts)`."""
+    name = _SPREADS.get(estimate.spread, "")
+    ends = f" {estimate.low:.6g} to {estimate.high:.6g}" if name else ""
+    if estimate.quantity in ("count", "claim") and not len(estimate.replicates):
         return f" (least and most{ends})" if ends else ""
-    counted = f"{e.n} replicate{'s' if e.n != 1 else ''}"
-    counted += f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if not e.host and e.hosts else ""
-    return f" ({_SPREAD[e.spread]}{ends}; {counted})" if ends else f" ({counted})"
+    counted = f"{estimate.n} replicate{'s' if estimate.n != 1 else ''}"
+    if not estimate.host and estimate.hosts:
+        counted += f" on {estimate.hosts} host{'s' if estimate.hosts != 1 else ''}"
+    return f" ({name}{ends}; {counted})" if ends else f" ({counted})"

@@ -1,6 +1,6 @@
-"""How many of one job fit on a GPU: measured here and now.
+"""Advice on one job, measured here and now: how many copies of it one GPU should run.
 
-request: whose job, and the bounds. study: a study of its own beneath, which Snakemake measures.
-answer: what was predicted and measured, and what follows. advise: from one to the other. text: an
-advice for a reader.
+`request` says which job, and the bounds. `measuring` plans a study for it, which Snakemake
+measures. `answer` predicts sets from the job alone and chooses among them. `advise` leads from a
+request to advice.json, and `text` shows that to a reader.
 """

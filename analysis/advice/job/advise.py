@@ -1,179 +1,212 @@
-"""Ask, measure, decide: from a request to an advice, which is written as advice.json."""
+"""From a request to advice: measure the job alone, predict sets, measure some of them, decide."""
 
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 
 from analysis import labels
+from analysis.advice import NEAR
 from analysis.advice.job import answer
-from analysis.advice.job.answer import Job, Measured, Option
-from analysis.advice.job.measuring import Study
+from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
+from analysis.advice.job.measuring import AdviceStudy
 from analysis.advice.job.request import Request
-from analysis.estimates import table as table_of
+from analysis.estimates import table
 from analysis.estimates.records import flags
 from analysis.estimates.table import Row
 from workflow.collocation.study.redaction import redacted, redacted_words, write_private
 
+FEW = (2, 4)  # numbers of jobs that are measured where nothing can be predicted
 WAITING = (
     "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
     "workers or data on the GPU, bf16, torch.compile(mode='reduce-overhead')."
 )
 
 
-def advise(request: Request, study: Study) -> dict:
-    """Measure what is left of the study and decide; gives the content of its advice.json.
+def advise(request: Request, study: AdviceStudy) -> dict:
+    """Answer a request, measuring what its study lacks; returns the content of advice.json.
 
     Raises ValueError with one line for a job that did not run.
     """
-    with study.held():
-        job = answer.job_of(study.alone())
-        sets = answer.options(job, request)
-        if not any(option.prediction for option in sets):  # nothing tells which: a few and more
-            sets = [option for option in sets if option.n in (2, 4)]
-        chosen = answer.best(sets, request)
-        if not request.verify and chosen and not chosen.prediction:
+    with study.locked():
+        job = answer.lone_job(study.measure_alone())
+        sets = answer.predicted_sets(job, request)
+        if not any(option.prediction for option in sets):
+            sets = [option for option in sets if option.n in FEW]
+        chosen = answer.best_prediction(sets, request)
+        if not request.measure_sets and chosen and not chosen.prediction:
             raise ValueError(f"{job.card}: nothing can be predicted without GRACT and SMACT")
-        measured: list[Measured] = []
-        if request.verify and chosen:
+        measured: list[SetMeasurement] = []
+        if request.measure_sets and chosen:
             measured = _measure(request, study, job, sets, chosen)
         advice = Decision(request, job, sets, chosen, measured).as_json()
-        path = study.folder / "advice.json"
-        write_private(path, json.dumps(advice, indent=1) + "\n")
+        write_private(study.folder / "advice.json", json.dumps(advice, indent=1) + "\n")
         if measured:
             try:
-                study.pages()
-            except ValueError as error:  # the answer is there all the same
+                study.make_pages()
+            except ValueError as error:  # the advice does not depend on pages
                 print(f"no pages: {error}", file=sys.stderr)
     return advice
 
 
 def _measure(
-    request: Request, study: Study, job: Job, sets: Sequence[Option], chosen: Option
-) -> list[Measured]:
-    """Measure the set that is predicted best, with its rival where both fit on the GPU."""
-    rival = answer.rival(sets, chosen, request)
-    pair = [option for option in (chosen, rival) if option]
-    # A pattern tells of steps too late for turns: the set is measured in a cell of its own.
-    turns = request.entry.get("steps", "auto") == "auto"
-    together = next((p for p in (pair, pair[:1]) if turns and answer.fits(job, p)), None)
-    names = [(option.n, option.method) for option in together or pair[:1]]
-    record = study.sets(names, together is not None)
-    estimates = table_of.read_estimates(study.folder / "estimates.parquet")
-    measured = answer.measured(record, estimates, together or pair[:1], request)
+    request: Request,
+    study: AdviceStudy,
+    job: LoneJob,
+    sets: Sequence[PredictedSet],
+    chosen: PredictedSet,
+) -> list[SetMeasurement]:
+    """Measure the chosen set, and its rival in turns with it where both fit on the GPU."""
+    rival = answer.rival_of(chosen, sets, request)
+    wanted, interleaved = [chosen], False
+    # Jobs whose output counts their steps report them too late to take turns.
+    if request.entry.get("steps", "auto") == "auto":
+        pair = [chosen, rival] if rival else [chosen]
+        for candidates in (pair, [chosen]):
+            if answer.fit_together(job, candidates):
+                wanted, interleaved = candidates, True
+                break
+    record = study.measure_sets(wanted, interleaved)
+    estimates = table.read_estimates(study.folder / "estimates.parquet")
+    measured = answer.set_measurements(record, estimates, wanted, request)
     if not measured:
-        raise ValueError(f"{names[0][0]} jobs: measured, and no number counts: {study.folder}")
+        raise ValueError(f"{chosen.n} jobs: measured, and no number counts: {study.folder}")
     return measured
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows from what was predicted and measured.
+    """What follows from predictions and measurements.
 
-    sets: as predicted. chosen: the best of them. measured: those that were measured, if any.
+    chosen: the best of the predicted sets. measured: sets that were measured, if any.
     """
 
     request: Request
-    job: Job
-    sets: Sequence[Option]
-    chosen: Option | None
-    measured: Sequence[Measured]
+    job: LoneJob
+    sets: Sequence[PredictedSet]
+    chosen: PredictedSet | None
+    measured: Sequence[SetMeasurement]
 
     @property
-    def advised(self) -> Measured | None:
+    def advised(self) -> SetMeasurement | None:
         return answer.decide(self.measured, self.request) if self.measured else None
 
+    @property
+    def start(self) -> PredictedSet | None:
+        """The set that a recipe starts; None: one job at a time."""
+        if self.measured:
+            advised = self.advised
+            return advised.predicted if advised and advised.is_decided else None
+        return self.chosen if self.chosen and not _gains_nothing(self.chosen) else None
+
     def verdict(self) -> str:
-        """One sentence: how many, by which method."""
+        """One sentence: how many jobs, by which method."""
         chosen, advised = self.chosen, self.advised
         if chosen is None:
             return "One at a time: no set respects the bounds, or has room in memory."
         if not self.measured:
-            low, high = chosen.prediction.low, chosen.prediction.high
             if _gains_nothing(chosen):
                 return f"One at a time: predicted STP {chosen.stp:.2f} at most. Not measured."
-            gain = f"Predicted: run {chosen.named}, STP {chosen.stp:.2f} [{low:.2f}, {high:.2f}]"
-            return f"{gain}, each job {chosen.n / chosen.stp:.2f} times as long. Not measured."
+            low, high = chosen.prediction.low, chosen.prediction.high
+            return (
+                f"Predicted: run {chosen.label}, STP {chosen.stp:.2f} [{low:.2f}, {high:.2f}], "
+                f"each job {chosen.slowdown:.2f} times as long. Not measured."
+            )
         if advised is None:
-            top = max(self.measured, key=lambda each: each.stp.value)
-            if not any(answer.within(each, self.request) for each in self.measured):
-                slow = f"{top.option.named} has a slowdown of {labels.span(top.slowdown)}"
-                return f"One at a time: no set measured respects the bounds; {slow}."
-            return f"One at a time: {top.option.named} has an STP of {labels.span(top.stp)}."
-        if not advised.decided:
-            return f"Undecided: {advised.option.named} has an STP of {labels.span(advised.stp)}."
+            best = max(self.measured, key=lambda measured: measured.stp.value)
+            name = best.predicted.label
+            if any(measured.is_within(self.request) for measured in self.measured):
+                return f"One at a time: {name} has an STP of {labels.span(best.stp)}."
+            return (
+                "One at a time: no set measured respects the bounds; "
+                f"{name} has a slowdown of {labels.span(best.slowdown)}."
+            )
+        name = advised.predicted.label
+        if not advised.is_decided:
+            return f"Undecided: {name} has an STP of {labels.span(advised.stp)}."
         return (
-            f"Run {advised.option.named}: {labels.number(advised.stp.value)} times the work of one "
+            f"Run {name}: {labels.number(advised.stp.value)} times the work of one "
             f"alone, the slowest job takes {labels.number(advised.slowdown.value)} times as long."
         )
 
     def notes(self) -> list[str]:
-        """What to know before the verdict is believed, and what gains more."""
+        """What to know before the verdict is believed, and what gains more than sharing."""
         notes, job = [], self.job
         if job.on_cpu:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
-        if self.request.words[:1] == [sys.executable]:
+        if self.request.command[:1] == [sys.executable]:
             notes.append("The script was run by this project's Python.")
-        together = flags.split(flags.union(each.stp.flags for each in self.measured))
-        for what, flagged in (("alone", job.flags), ("together", together)):
+        together = flags.split(flags.union(measured.stp.flags for measured in self.measured))
+        for condition, flagged in (("alone", job.flags), ("together", together)):
             if flagged:
-                notes.append(f"Beware, {what}: {'; '.join(map(flags.meaning, flagged))}.")
+                meanings = "; ".join(map(flags.meaning, flagged))
+                notes.append(f"Beware, {condition}: {meanings}.")
         gract = job.shares.get("gract")
         if gract is not None and gract < answer.WAITS:
             notes.append(WAITING.format(share=1 - gract))
         return notes
 
     def as_json(self) -> dict:
-        """Its first keys are those that a recipe takes."""
-        request, job, chosen, advised = self.request, self.job, self.chosen, self.advised
-        expected = None if self.measured or not chosen or _gains_nothing(chosen) else chosen
-        start = expected if not advised else advised.option if advised.decided else None
-        bounds = {"slowdown": request.slowdown, "memory_gb": request.memory_gb}
-        first = next(iter(self.measured), None)
+        """The content of advice.json; its first keys are those of a Recipe."""
+        request, job, start = self.request, self.job, self.start
+        bounds = {"slowdown": request.max_slowdown, "memory_gb": request.max_memory_gb}
+        predicted = [option for option in self.sets if option.prediction]
         return {
-            "run": redacted_words(request.words),
+            "run": redacted_words(request.command),
             "folder": request.directory,
             "jobs": start.n if start else 1,
             "method": start.method if start else "naive",
-            "cores": job.may_use,
+            "cores": job.usable_cores,
             "memory_gb": job.memory_gb or None,
             "asked": redacted(request.title),
             "verdict": self.verdict(),
             "notes": self.notes(),
-            "bounds": {name: value if isfinite(value) else None for name, value in bounds.items()},
+            "bounds": {name: most if isfinite(most) else None for name, most in bounds.items()},
             "card": job.card,
-            "alone": {
-                "rate": job.rate,
-                "unit": f"{request.unit}/s",
-                **job.shares,
-                "memory_gb": job.memory_gb if job.card_gb else None,
-                "cores": job.cores,
-                "joules": job.watts / job.rate if job.watts else None,
-                "flags": [*job.flags],
-                # In the sets' own cell, where the host may be faster or slower by now.
-                "beside_rate": first.rate.value / first.stp.value if first else None,
-            },
+            "alone": self._alone(),
             "predicted": [
                 {"jobs": option.n, "method": option.method, **option.prediction._asdict()}
-                for option in self.sets
-                if option.prediction
+                for option in predicted
             ],
-            "measured": [
-                {"jobs": each.option.n, "method": each.option.method}
-                | {name: _span(getattr(each, name)) for name in ("rate", "stp", "slowdown")}
-                | {"memory_gb": each.memory_gb or (each.option.memory_gb if job.card_gb else None)}
-                | {"joules": each.joules, "flags": flags.split(each.stp.flags)}
-                for each in self.measured
-            ],
+            "measured": [self._as_measured(measured) for measured in self.measured],
+        }
+
+    def _alone(self) -> dict:
+        job, in_turns = self.job, None
+        if self.measured:  # in the cell of the sets, where the host may be faster or slower
+            in_turns = self.measured[0].rate.value / self.measured[0].stp.value
+        return {
+            "rate": job.rate,
+            "unit": f"{self.request.unit}/s",
+            **job.shares,
+            "memory_gb": job.memory_gb if job.card_gb else None,
+            "cores": job.busy_cores,
+            "joules": job.watts / job.rate if job.watts else None,
+            "flags": [*job.flags],
+            "beside_rate": in_turns,
+        }
+
+    def _as_measured(self, measured: SetMeasurement) -> dict:
+        predicted_gb = measured.predicted.memory_gb if self.job.card_gb else None
+        return {
+            "jobs": measured.predicted.n,
+            "method": measured.predicted.method,
+            "rate": _interval(measured.rate),
+            "stp": _interval(measured.stp),
+            "slowdown": _interval(measured.slowdown),
+            "memory_gb": measured.memory_gb or predicted_gb,
+            "joules": measured.joules,
+            "flags": flags.split(measured.stp.flags),
         }
 
 
-def _span(row: Row) -> list[float | None]:
-    """The value and the ends of its interval, None where there is none."""
-    return [None if value != value else value for value in (row.value, row.low, row.high)]
+def _interval(estimate: Row) -> list[float | None]:
+    """[value, low, high], with None for what is not known."""
+    ends = (estimate.value, estimate.low, estimate.high)
+    return [None if isnan(end) else end for end in ends]
 
 
-def _gains_nothing(chosen: Option) -> bool:
-    """Whether, by its prediction, jobs are better run one at a time."""
-    return chosen.stp <= 1 or chosen.prediction.high < 1 / answer.NEAR
+def _gains_nothing(chosen: PredictedSet) -> bool:
+    """True if the prediction says that jobs are better run one at a time."""
+    return chosen.stp <= 1 or chosen.prediction.high < 1 / NEAR

@@ -1,4 +1,4 @@
-"""From the job alone to predicted sets, which of them to measure, and what to advise."""
+"""What one job alone predicts about sets of it, which sets to measure, and which to advise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,17 @@ from math import inf
 
 import pandas as pd
 
+from analysis import labels
+from analysis.advice import NEAR
 from analysis.advice.job.request import CPU, Request
 from analysis.advice.predict import AloneActivity, Prediction, predict_stp
-from analysis.choose import NEAR, way
 from analysis.estimates.quantities import DEMAND
 from analysis.estimates.table import Row, get
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.study.names import scenario_id
 
-METHODS = tuple(DEMAND)  # those that can be predicted
-SIMPLER = 0.97  # of the throughput under MPS: separate processes need no daemon
+METHODS = tuple(DEMAND)  # that can be predicted
+SIMPLER = 0.97  # of the throughput under MPS: separate processes, which need no daemon, are chosen
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
 ROOM = 0.95  # of the card's memory
 WAITS = 0.5  # GRACT alone below which a job waits for its host for most of the time
@@ -23,18 +24,20 @@ GB = 1e9
 
 
 @dataclass(frozen=True)
-class Job:
-    """One job alone. rate: steps or samples/s. shares: GRACT and the like. memory_gb: beside what
-    the card holds when idle, idle_gb. cores: busy, of those that it may use. watts: of the card.
-    flags: of its record.
+class LoneJob:
+    """What was measured of one job alone.
+
+    rate: steps/s or samples/s. shares: GRACT, SMACT and DRAMA, as far as the card tells them.
+    memory_gb: beside idle_gb, what the card holds when idle. busy_cores: of usable_cores. watts:
+    of the card. flags: of the job's record.
     """
 
     rate: float
     shares: dict[str, float]
     memory_gb: float
     idle_gb: float
-    cores: float
-    may_use: int
+    busy_cores: float
+    usable_cores: int
     watts: float | None
     card: str
     card_gb: float
@@ -46,8 +49,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Option:
-    """A set as predicted; without a GPU, or its counters, nothing is."""
+class PredictedSet:
+    """`n` copies of the job by a method. Nothing is predicted without a GPU that has counters."""
 
     n: int
     method: str
@@ -59,15 +62,21 @@ class Option:
         return self.prediction.stp if self.prediction else self.n
 
     @property
-    def named(self) -> str:
-        return f"{self.n} {way(self.method)}"
+    def slowdown(self) -> float:
+        """How many times as long as alone each job takes."""
+        return self.n / self.stp
+
+    @property
+    def label(self) -> str:
+        """`3 under MPS`."""
+        return f"{self.n} {labels.method_phrase(self.method)}"
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A set as measured. joules: of the card, a step or sample."""
+class SetMeasurement:
+    """A predicted set as it was measured. joules: of the card for a step or sample."""
 
-    option: Option
+    predicted: PredictedSet
     rate: Row
     stp: Row
     slowdown: Row
@@ -75,26 +84,31 @@ class Measured:
     joules: float | None
 
     @property
-    def decided(self) -> bool:
-        """False where the interval holds no gain and no loss."""
+    def is_decided(self) -> bool:
+        """False if the interval of the STP has both a gain and a loss."""
         return not self.stp.low <= 1 <= self.stp.high
 
+    def is_within(self, request: Request) -> bool:
+        """True if the set respects the bounds of a request."""
+        memory_gb = self.memory_gb or self.predicted.memory_gb
+        return self.slowdown.value <= request.max_slowdown and memory_gb <= request.max_memory_gb
 
-def job_of(record: Record) -> Job:
-    """What the record of the job alone tells."""
+
+def lone_job(record: Record) -> LoneJob:
+    """Read the record of the job alone."""
     [member], telemetry = record.members, record.telemetry
-    seen = telemetry.windows.get("window") if telemetry else None
-    card = (seen.entities.get("gpu") if seen else None) or {}
-    own = (seen.members.get("0") if seen else None) or {}
-    idle = (telemetry.idle.get("memory_used") if telemetry else None) or 0
+    window = telemetry.windows.get("window") if telemetry else None
+    card = window.entities.get("gpu") or {} if window else {}
+    process = window.members.get("0") or {} if window else {}
+    idle = telemetry.idle.get("memory_used") or 0 if telemetry else 0
     names = ("gract", "smact", "drama")
-    return Job(
+    return LoneJob(
         rate=member.windows["window"].samples_per_s,
         shares={name: card[name] for name in names if card.get(name) is not None},
         memory_gb=max(card.get("memory_used") or 0, idle) / GB - idle / GB,
         idle_gb=idle / GB,
-        cores=own.get("cpu") or 0.0,
-        may_use=len(member.cores),
+        busy_cores=process.get("cpu") or 0.0,
+        usable_cores=len(member.cores),
         watts=card.get("power"),
         card=record.gpu.name if record.gpu else CPU,
         card_gb=(record.gpu.memory_bytes or 0) / GB if record.gpu else 0.0,
@@ -102,97 +116,115 @@ def job_of(record: Record) -> Job:
     )
 
 
-def options(job: Job, request: Request) -> list[Option]:
-    """All sets that memory has room for: n from 2 to the most, by each method."""
-    most_gb = min(ROOM * job.card_gb or inf, request.memory_gb)
-    alone = AloneActivity(job.shares.get("gract", 0.0), job.shares.get("smact", 0.0))
-    known = {"gract", "smact"} <= job.shares.keys()
-    found = []
-    for n in range(2, request.most + 1):
+def predicted_sets(job: LoneJob, request: Request) -> list[PredictedSet]:
+    """All sets that memory has room for: from 2 jobs to the most allowed, by each method."""
+    room_gb = min(ROOM * job.card_gb or inf, request.max_memory_gb)
+    methods = METHODS[:1] if job.on_cpu else METHODS
+    alone = None
+    if {"gract", "smact"} <= job.shares.keys():
+        alone = AloneActivity(job.shares["gract"], job.shares["smact"])
+    sets = []
+    for n in range(2, request.max_jobs + 1):
         memory_gb = job.idle_gb + n * job.memory_gb
-        for method in METHODS[:1] if job.on_cpu else METHODS:
-            if memory_gb <= most_gb:
-                told = predict_stp(method, [alone] * n) if known else None
-                found.append(Option(n, method, memory_gb, told))
-    return found
+        for method in methods if memory_gb <= room_gb else ():
+            prediction = predict_stp(method, [alone] * n) if alone else None
+            sets.append(PredictedSet(n, method, memory_gb, prediction))
+    return sets
 
 
-def best(sets: Sequence[Option], request: Request) -> Option | None:
-    """The fewest jobs within a tenth of the most predicted throughput, within the bounds."""
-    allowed = [each for each in sets if each.n / each.stp <= request.slowdown]
+def best_prediction(sets: Sequence[PredictedSet], request: Request) -> PredictedSet | None:
+    """The set with the fewest jobs whose predicted throughput is near (NEAR) the highest.
+
+    Sets over the request's bound on slowdown do not count. Returns None if none is left.
+    """
+    allowed = [option for option in sets if option.slowdown <= request.max_slowdown]
     if not allowed:
         return None
-    most = max(each.stp for each in allowed)
-    fewest = min(each.n for each in allowed if each.stp >= NEAR * most)
-    same = {each.method: each for each in allowed if each.n == fewest}
-    top = max(same.values(), key=lambda each: each.stp)
-    plain = same.get("naive")
-    return plain if plain and plain.stp >= SIMPLER * top.stp else top
+    highest = max(option.stp for option in allowed)
+    fewest = min(option.n for option in allowed if option.stp >= NEAR * highest)
+    by_method = {option.method: option for option in allowed if option.n == fewest}
+    best = max(by_method.values(), key=lambda option: option.stp)
+    separate = by_method.get("naive")
+    return separate if separate and separate.stp >= SIMPLER * best.stp else best
 
 
-def rival(sets: Sequence[Option], chosen: Option, request: Request) -> Option | None:
-    """What is measured beside it: as many by the other method if that comes near, else the next
-    best of more or fewer jobs.
+def rival_of(
+    chosen: PredictedSet, sets: Sequence[PredictedSet], request: Request
+) -> PredictedSet | None:
+    """The set to measure beside the chosen one, or None.
+
+    It has as many jobs by the other method if that comes near, else more or fewer by the same.
     """
-    allowed = [e for e in sets if e != chosen and e.n / e.stp <= request.slowdown]
-    others = [e for e in allowed if e.n == chosen.n and e.stp >= RIVAL * chosen.stp]
-    more = [e for e in allowed if e.method == chosen.method]
-    return next(iter(others), None) or max(more, key=lambda e: (e.stp, -e.n), default=None)
+    allowed = [
+        option for option in sets if option != chosen and option.slowdown <= request.max_slowdown
+    ]
+    for option in allowed:
+        if option.n == chosen.n and option.stp >= RIVAL * chosen.stp:
+            return option
+    by_same_method = [option for option in allowed if option.method == chosen.method]
+    return max(by_same_method, key=lambda option: (option.stp, -option.n), default=None)
 
 
-def fits(job: Job, sets: Sequence[Option]) -> bool:
-    """Whether the card holds these sets and the job alone at once; one set is part of a larger."""
-    methods = {each.method for each in sets}
-    jobs = 1 + sum(max(each.n for each in sets if each.method == m) for m in methods)
-    return job.idle_gb + jobs * job.memory_gb <= (ROOM * job.card_gb or inf)
+def fit_together(job: LoneJob, sets: Sequence[PredictedSet]) -> bool:
+    """True if the card holds these sets and the job alone, all loaded at once.
 
-
-def measured(
-    record: Record, estimates: pd.DataFrame, sets: Sequence[Option], request: Request
-) -> list[Measured]:
-    """What was measured of these sets; of some there may be nothing."""
-    found = []
+    Sets by one method share their processes, so only the largest of them counts.
+    """
+    most_jobs: dict[str, int] = {}
     for option in sets:
-        place = {"scenario": scenario_id({request.job: option.n}), "method": option.method}
-        place["implementation"] = request.implementation
-        wanted = ("rate", "stp", "slowdown_worst")
-        rate, stp, slowdown = (get(estimates, quantity, **place) for quantity in wanted)
-        if rate and stp and slowdown:
-            watts, memory_gb = _seen(record, option)
-            joules = watts / rate.value if watts else None
-            found.append(Measured(option, rate, stp, slowdown, memory_gb, joules))
-    return found
+        most_jobs[option.method] = max(option.n, most_jobs.get(option.method, 0))
+    loaded = 1 + sum(most_jobs.values())
+    return job.idle_gb + loaded * job.memory_gb <= (ROOM * job.card_gb or inf)
 
 
-def _seen(record: Record, option: Option) -> tuple[float | None, float | None]:
-    """Power of the card (W) and its memory in use (GB), of a set's window or condition."""
-    windows = record.telemetry.windows if record.telemetry else {}
-    name = f"{option.n}x{option.method}"
-    seen = windows.get(name) or windows.get("window")
-    if not seen or "gpu" not in seen.entities:
-        return None, None
-    card = seen.entities["gpu"]
-    if name not in windows:
-        return card.get("power"), card["memory_used"] / GB
-    held = [of.get("gpu_memory") for of in seen.members.values()]
-    idle = record.telemetry.idle.get("memory_used") or 0
-    known = held and None not in held
-    return card.get("power"), (idle + sum(held)) / GB if known else None
+def set_measurements(
+    record: Record, estimates: pd.DataFrame, sets: Sequence[PredictedSet], request: Request
+) -> list[SetMeasurement]:
+    """What was measured of these sets; those without a number are left out.
 
-
-def within(each: Measured, request: Request) -> bool:
-    """Whether a set as measured respects the bounds."""
-    memory_gb = each.memory_gb or each.option.memory_gb
-    return each.slowdown.value <= request.slowdown and memory_gb <= request.memory_gb
-
-
-def decide(found: Sequence[Measured], request: Request) -> Measured | None:
-    """The fewest jobs within a tenth of the most measured throughput, one alone among them; None:
-    one at a time. No set that breaks a bound here.
+    record: of the cell that they were measured in.
     """
-    allowed = [each for each in found if within(each, request)]
-    most = max((each.stp.value for each in allowed), default=1.0)
-    if NEAR * most <= 1:
+    measured = []
+    for option in sets:
+        cell = {"scenario": scenario_id({request.job: option.n}), "method": option.method}
+        cell["implementation"] = request.implementation
+        rate = get(estimates, "rate", **cell)
+        stp = get(estimates, "stp", **cell)
+        slowdown = get(estimates, "slowdown_worst", **cell)
+        if rate and stp and slowdown:
+            watts, memory_gb = _power_and_memory(record, option)
+            joules = watts / rate.value if watts else None
+            measured.append(SetMeasurement(option, rate, stp, slowdown, memory_gb, joules))
+    return measured
+
+
+def _power_and_memory(record: Record, option: PredictedSet) -> tuple[float | None, float | None]:
+    """Power of the card (W) and its memory in use (GB) while a set ran."""
+    windows = record.telemetry.windows if record.telemetry else {}
+    condition = windows.get(f"{option.n}x{option.method}")  # of an interleaved cell
+    window = condition or windows.get("window")
+    if not window or "gpu" not in window.entities:
+        return None, None
+    card = window.entities["gpu"]
+    if not condition:
+        return card.get("power"), card["memory_used"] / GB
+    # The card holds other conditions as well, so memory is the sum over the set's own jobs.
+    of_jobs = [member.get("gpu_memory") for member in window.members.values()]
+    if not of_jobs or None in of_jobs:
+        return card.get("power"), None
+    idle = record.telemetry.idle.get("memory_used") or 0
+    return card.get("power"), (idle + sum(of_jobs)) / GB
+
+
+def decide(sets: Sequence[SetMeasurement], request: Request) -> SetMeasurement | None:
+    """The set with the fewest jobs whose throughput is near (NEAR) the highest measured.
+
+    One job alone, whose throughput is 1, is among the candidates: None means one at a time. Sets
+    that break a bound of the request do not count.
+    """
+    allowed = [measured for measured in sets if measured.is_within(request)]
+    highest = max((measured.stp.value for measured in allowed), default=1.0)
+    if NEAR * highest <= 1:
         return None
-    near = [each for each in allowed if each.stp.value >= NEAR * most]
-    return min(near, key=lambda each: (each.option.n, each.slowdown.value))
+    near = [measured for measured in allowed if measured.stp.value >= NEAR * highest]
+    return min(near, key=lambda measured: (measured.predicted.n, measured.slowdown.value))

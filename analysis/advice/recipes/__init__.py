@@ -29,16 +29,16 @@ TEMPLATES.filters["quoted"] = shlex.quote
 SYSTEMS = ("bash", "slurm")
 
 
-def _method(given) -> str:
-    return str(given).lower().replace("naive", "separate")
+def _method(name: object) -> str:
+    return str(name).lower().replace("naive", "separate")
 
 
 class Recipe(BaseModel, strict=True, allow_inf_nan=False):
-    """What a script starts: equal jobs on one GPU. Other keys of an advice are let be.
+    """Equal jobs that a script starts on one GPU; other keys of advice.json are ignored.
 
-    run: the command of one job, word by word. method: processes, also called `naive`, or MPS.
-    cores: logical CPUs of each job. memory_gb: GPU memory of one job in GB; the script refuses a
-    GPU that has less free. folder: where jobs run.
+    run: the command of one job, word by word. folder: where jobs run. method: `separate` processes,
+    also called `naive`, or `mps`. cores: logical CPUs of each job. memory_gb: GPU memory of one
+    job; the script refuses a GPU that has less free for all. card: what the advice was measured on.
     """
 
     run: Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
@@ -55,32 +55,42 @@ class Recipe(BaseModel, strict=True, allow_inf_nan=False):
         return self.memory_gb and math.ceil(self.jobs * self.memory_gb * 1e9 / 2**20)
 
 
-def recipe(given: Recipe, system: str = "bash") -> str:
-    """The script for one of SYSTEMS."""
-    folder = str(Path(given.folder).resolve())
-    note = "Advised on a CPU, which says nothing about sharing a GPU. " * (given.card == CPU)
-    values = dict(given) | {"memory_mib": given.memory_mib, "folder": folder, "note": note}
-    return TEMPLATES.get_template(f"{system}.j2").render(values)
+def script_of(recipe: Recipe, system: str = "bash") -> str:
+    """The script that starts the jobs of a recipe; system: one of SYSTEMS."""
+    note = ""
+    if recipe.card == CPU:
+        note = "Advised on a CPU, which says nothing about sharing a GPU. "
+    folder = str(Path(recipe.folder).resolve())
+    variables = dict(recipe) | {"memory_mib": recipe.memory_mib, "folder": folder, "note": note}
+    return TEMPLATES.get_template(f"{system}.j2").render(variables)
 
 
 def read_advice(path: Path) -> Recipe:
-    """What an advice.json advises to start. Raises ValueError with one line that names the file."""
+    """Read what advice.json says to start, with the secrets of its command.
+
+    Raises ValueError with one line that names the file.
+    """
     try:
-        given = validate(Recipe, json.loads(read_text(path)), str(path))
+        content = json.loads(read_text(path))
+        if isinstance(content, dict) and not {"run", "folder"} & content.keys():
+            wanted = "give an advice.json that stands beside its measurements"
+            raise ConfigError(f"{path}: it says of no job how to start it; {wanted}")
+        recipe = validate(Recipe, content, str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ConfigError as error:
         raise ValueError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no JSON: {error}") from None
-    hidden = any(HIDDEN in word for word in given.run)
-    return given.model_copy(update={"run": _with_secrets(path, given.run)}) if hidden else given
+    if any(HIDDEN in word for word in recipe.run):
+        return recipe.model_copy(update={"run": _with_secrets(path, recipe.run)})
+    return recipe
 
 
-def _with_secrets(advice: Path, shown: list[str]) -> list[str]:
-    """The command of an advice with its secrets, from the catalogue beside it."""
+def _with_secrets(advice: Path, redacted: list[str]) -> list[str]:
+    """The command of advice.json with its secrets, from the catalogue beside it."""
     catalogue = advice.parent / "plan" / "workloads.yaml"
     for job in load_workloads(catalogue).values():
-        if job.kind == "command" and redacted_words(job.run) == shown:
+        if job.kind == "command" and redacted_words(job.run) == redacted:
             return job.run
     raise ValueError(f"{advice}: {catalogue} has another command; give the command itself")

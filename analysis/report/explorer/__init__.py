@@ -1,7 +1,7 @@
 """A study as one HTML file that needs no network: choose a job, see what sharing does to it.
 
-Reads estimates.parquet of the folder and computes no number. Altair describes the chart, Vega-Lite
-draws it; its scripts are in the page.
+It reads estimates.parquet and computes no number. Altair describes the chart and Vega-Lite, which
+is in the page, draws it.
 """
 
 import html
@@ -14,118 +14,133 @@ import pandas as pd
 import vl_convert
 
 from analysis import labels
-from analysis.advice import study as advice
-from analysis.choose import on_cpu, scope
-from analysis.estimates import table as estimates
+from analysis.advice.study import advise
+from analysis.estimates import table
 from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.estimates.quantities import QUANTITIES
+from analysis.estimates.table import Row
 from analysis.files import write_if_changed
 from analysis.report.pages.spelling import how_many
 from workflow.collocation.study.names import implementation_order, parse_scenario
 
-HERE = Path(__file__).parent
-DELAYS = ("p99_tpot_ms", "p95_tpot_ms", "p95_e2el_ms")  # of the one job of a set that has any
+FOLDER = Path(__file__).parent
+DELAYS = ("p99_tpot_ms", "p95_tpot_ms", "p95_e2el_ms")  # of one job of a set
 SHOWN = ("stp", "rate", *DELAYS, "slowdown_worst", "s", "over_fastest", "gract", "smact", "memory")
 SHOWN += ("energy_per_sample",)
-# README's first row: shown first where it has sets.
-FIRST = ("resnet26_cifar10_b128", "paper_step")
-WHOLE = "datum.value % 1 ? '' : datum.label"  # a tick between two numbers of jobs has no label
+FIRST = ("resnet26_cifar10_b128", "paper_step")  # of README's first row: shown first if measured
+WHOLE_NUMBERS = "datum.value % 1 ? '' : datum.label"  # labels of ticks
 
 
-def rows(found: pd.DataFrame) -> list[dict]:
-    """What is drawn and listed: the numbers of every set, by job, implementation and quantity."""
-    some = found[found["quantity"].isin(SHOWN) & (found["host"] == "") & (found["window"] == "")]
-    some = some[some["source"] == estimates.MEASURED]
-    some = some[(some["job"] == "") | some["quantity"].isin(DELAYS)]
-    some = some[some["value"].notna()]
-    return [_row(e) for e in some.itertuples(index=False, name="Row")]
+def chart_rows(estimates: pd.DataFrame) -> list[dict]:
+    """The numbers of every set that the page shows, as rows of its chart and its table."""
+    rows = estimates[estimates["quantity"].isin(SHOWN) & estimates["value"].notna()]
+    rows = rows[(rows["host"] == "") & (rows["window"] == "")]
+    rows = rows[rows["source"] == table.MEASURED]
+    rows = rows[(rows["job"] == "") | rows["quantity"].isin(DELAYS)]
+    return [_chart_row(estimate) for estimate in rows.itertuples(index=False, name="Row")]
 
 
-def _row(e: estimates.Row) -> dict:
-    parsed = parse_scenario(e.scenario)
-    low, high = (e.low, e.high) if e.low == e.low else (e.value, e.value)
+def _chart_row(estimate: Row) -> dict:
+    parsed = parse_scenario(estimate.scenario)
+    has_ends = estimate.low == estimate.low
+    low, high = (estimate.low, estimate.high) if has_ends else (estimate.value, estimate.value)
     return {
         "job": parsed.family + (f"--{parsed.variant}" if parsed.variant else ""),
-        "implementation": e.implementation,
-        "quantity": e.quantity,
+        "implementation": estimate.implementation,
+        "quantity": estimate.quantity,
         "jobs": parsed.n,
         "count": " + ".join(str(n) for _, n in parsed.parts),
-        "method": labels.method(e.method),
-        "colour": labels.colour(e.method),
-        "text": labels.span(e),
-        "id": e.id,
-        "of": how_many(e),
-        "value": float(f"{e.value:.6g}"),
+        "method": labels.method(estimate.method),
+        "colour": labels.colour(estimate.method),
+        "text": labels.span(estimate),
+        "id": estimate.id,
+        "measuredIn": how_many(estimate),
+        "value": float(f"{estimate.value:.6g}"),
         "low": float(f"{low:.6g}"),
         "high": float(f"{high:.6g}"),
     }
 
 
 def chart() -> altair.LayerChart:
-    """Values over the number of jobs, a line for each method in the colour that its rows have."""
+    """A quantity against the number of jobs, with a line for each method in its colour."""
     legend = altair.Legend(orient="top", columns=3)
     colour = altair.Color("method:N", title=None, sort=None, legend=legend)
-    x = altair.X("jobs:Q", title="jobs on the GPU").axis(
-        tickMinStep=1, format="d", labelExpr=WHOLE, grid=False
-    )
+    x = altair.X("jobs:Q", title="jobs on the GPU")
+    x = x.axis(tickMinStep=1, format="d", labelExpr=WHOLE_NUMBERS, grid=False)
     x = x.scale(zero=False, nice=False, padding=12)
     y = altair.Y("value:Q", title=None).scale(zero=True)
-    tips = [altair.Tooltip(f"{name}:N") for name in ("count", "method", "text", "of", "id")]
-    base = altair.Chart(altair.NamedData("shown")).encode(x=x, y=y, color=colour)
+    tips = ("count", "method", "text", "measuredIn", "id")
+    base = altair.Chart(altair.NamedData("numbers")).encode(x=x, y=y, color=colour)
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q")
-    points = base.mark_point(size=70, filled=True).encode(tooltip=tips)
+    points = base.mark_point(size=70, filled=True)
+    points = points.encode(tooltip=[altair.Tooltip(f"{name}:N") for name in tips])
     return (bars + base.mark_line() + points).properties(width="container", height=300)
 
 
-def data(folder: Path) -> dict:
-    """All that the page shows."""
-    found = estimates.read_estimates(folder / "estimates.parquet")
-    every = rows(found)
-    named = {}
-    for job in (row["job"] for row in every if row["quantity"] in ("stp", "rate", *DELAYS)):
-        names, _, variant = job.partition("--")
-        named[job] = " + ".join(map(labels.job, names.split("+"))) + f" ({variant})" * bool(variant)
-    advised = [] if on_cpu(found) else advice.advise(found)
-    titles = {name: QUANTITIES[name] for name in SHOWN}
-
-    def crowd(row: dict) -> tuple[bool, int]:
-        foremost = (row["job"], row["implementation"]) == FIRST
-        return foremost and row["jobs"] > 1, row["jobs"]
-
-    shown = [row for row in every if row["job"] in named]
-    first = max(shown, key=crowd, default={"job": FIRST[0], "implementation": FIRST[1]})
+def page_data(folder: Path) -> dict:
+    """All that the page shows of a study's folder, for explorer.js."""
+    estimates = table.read_estimates(folder / "estimates.parquet")
+    rows = chart_rows(estimates)
+    titles = {}
+    for row in rows:
+        if row["quantity"] in ("stp", "rate", *DELAYS):
+            titles[row["job"]] = _job_title(row["job"])
+    implementations = sorted({row["implementation"] for row in rows}, key=implementation_order)
+    advice = {}
+    for of_job in [] if labels.on_cpu(estimates) else advise(estimates):
+        if of_job.sets:
+            advice[f"{of_job.job}/{of_job.implementation}"] = " ".join(of_job.sentences())
+    quantities = {name: QUANTITIES[name] for name in SHOWN}
     return {
-        "study": folder.resolve().name,
-        "said": scope(found),
-        "rows": every,
-        "jobs": dict(sorted(named.items(), key=lambda item: ("+" in item[1], item[1]))),
-        "implementations": {
-            a: labels.implementation(a)
-            for a in sorted({row["implementation"] for row in every}, key=implementation_order)
+        "name": folder.resolve().name,
+        "scope": labels.scope(estimates),
+        "rows": rows,
+        "jobs": dict(sorted(titles.items(), key=lambda title: ("+" in title[1], title[1]))),
+        "implementations": {name: labels.implementation(name) for name in implementations},
+        "quantities": {
+            name: f"{quantity.title}, {quantity.unit}" if quantity.unit else quantity.title
+            for name, quantity in quantities.items()
         },
-        "quantities": {n: q.title + (f", {q.unit}" if q.unit else "") for n, q in titles.items()},
-        "meanings": {name: q.meaning for name, q in titles.items()},
-        "first": [first["job"], first["implementation"]],
-        "advice": {
-            f"{a.job}/{a.implementation}": " ".join(a.sentences()) for a in advised if a.sets
-        },
+        "meanings": {name: quantity.meaning for name, quantity in quantities.items()},
+        "first": _first([row for row in rows if row["job"] in titles]),
+        "advice": advice,
         "chart": chart().to_dict(),
     }
 
 
-def page(held: dict) -> str:
+def _job_title(job: str) -> str:
+    names, _, variant = job.partition("--")
+    title = " + ".join(labels.job(name) for name in names.split("+"))
+    return f"{title} ({variant})" if variant else title
+
+
+def _first(rows: list[dict]) -> list[str]:
+    """Job and implementation to open with: FIRST if it has sets, else those of the largest set."""
+    largest, chosen = 0, list(FIRST)
+    for row in rows:
+        if row["jobs"] > 1 and (row["job"], row["implementation"]) == FIRST:
+            return list(FIRST)
+        if row["jobs"] > largest:
+            largest, chosen = row["jobs"], [row["job"], row["implementation"]]
+    return chosen
+
+
+def html_page(data: dict) -> str:
     """The HTML file. No text of the data is markup: it is escaped, or set as text by the script."""
-    compact = json.dumps(held, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    compact = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for sign in "<>&\u2028\u2029":
         compact = compact.replace(sign, f"\\u{ord(sign):04x}")
-    read = {name: (HERE / f"explorer.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
-    vega = vl_convert.javascript_bundle().replace("</script", "<\\/script")
-    template = Template((HERE / "page.html").read_text(encoding="utf-8"))
-    read |= {"study": html.escape(held["study"]), "confidence": CONFIDENCE_TEXT}
-    return template.substitute(read, data=compact, vega=vega)
+    return Template((FOLDER / "page.html").read_text(encoding="utf-8")).substitute(
+        css=(FOLDER / "explorer.css").read_text(encoding="utf-8"),
+        js=(FOLDER / "explorer.js").read_text(encoding="utf-8"),
+        vega=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
+        data=compact,
+        study=html.escape(data["name"]),
+        confidence=CONFIDENCE_TEXT,
+    )
 
 
-def write(folder: Path, output: Path) -> None:
-    """Write the page of a study."""
-    held = labels.of_script(folder, json.dumps(data(folder)))
-    write_if_changed(output, page(json.loads(held)))
+def write_explorer(folder: Path, output: Path) -> None:
+    """Write the page of a study's folder."""
+    data = labels.for_script(folder, json.dumps(page_data(folder)))
+    write_if_changed(output, html_page(json.loads(data)))

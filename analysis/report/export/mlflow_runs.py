@@ -1,20 +1,20 @@
-"""Cells as runs of MLflow; an experiment is a study.
+"""Cells as runs of MLflow, in an experiment for each study.
 
-mlflow: a run for each cell, with those of its jobs inside. radt: a run for each job, those of a
-cell inside the first, with the names that radT gives to runs, parameters and metrics.
+With our names, a cell is a run, with the runs of its jobs inside. With those of radT, each job is a
+run; the first of a cell has the others inside. Names of runs, parameters and metrics are radT's.
 """
 
 import os
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException
 
 from analysis.files import one_line
-from analysis.report.export import SERIES, Cell, Run
+from analysis.report.export import SERIES, TrackedCell, TrackedRun
 
-MOST = 1000  # metrics of a request
+BATCH = 1000  # metrics that MLflow takes in a request
 OURS = {f"system/{name}": name for name in SERIES}  # metric → its readings
 RADT = {
     "system/DCGMI - GR Engine Active": "gract",
@@ -28,78 +28,98 @@ RADT = {
 }
 
 
-def _radt(cell: Cell, number: int) -> list[Run]:
-    """Letters say device, job, MPS. What was measured of the set and the card is at its first job:
-    radT can watch each process, which repeats it.
+def write_runs(cells: list[TrackedCell], folder: Path, names: str) -> tuple[int, str]:
+    """Write the cells that the experiment lacks; returns how many, and where.
+
+    names: `mlflow` or `radt`. Raises ValueError with MLflow's words.
     """
-    found = []
-    for place, job in enumerate(cell.jobs):
-        letter = f"0_{chr(ord('A') + place)}" if cell.jobs[1:] else "0"
-        letter += "_MPS" if job.params["method"].startswith("mps") else ""
-        params = job.params | {"model": job.params["workload"], "workload": str(number)}
-        name = f"({number} {letter}) {cell.whole.name}"
-        found.append(Run(name, params | {"letter": letter}, job.metrics, job.readings))
-    first, whole = found[0], cell.whole
-    readings = first.readings if len(first.readings) else whole.readings
-    found[0] = first._replace(metrics=whole.metrics | first.metrics, readings=readings)
-    return found
-
-
-def write(cells: list[Cell], folder: Path, to: str) -> tuple[int, str]:
-    """Those that are not there; how many, and where. Raises ValueError with MLflow's words."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlruns").as_uri()
-    name = folder.name + " radT" * (to == "radt")
+    name = f"{folder.name} radT" if names == "radt" else folder.name
     try:
         client = MlflowClient(uri)
-        known = client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else client.create_experiment(name)
-        there = _there(client, experiment)
-        new = [cell for cell in cells if cell.whole.name not in there]
-        for number, cell in enumerate(new, len(there) + 1):
-            nested = _radt(cell, number) if to == "radt" else [cell.whole, *cell.jobs]
-            _write(client, experiment, cell, nested, RADT if to == "radt" else OURS)
+        existing = client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else client.create_experiment(name)
+        exported = _exported_cells(client, experiment)
+        new = [cell for cell in cells if cell.whole.name not in exported]
+        for number, cell in enumerate(new, len(exported) + 1):
+            if names == "radt":
+                _write_cell(client, experiment, cell, _radt_runs(cell, number), RADT)
+            else:
+                _write_cell(client, experiment, cell, [cell.whole, *cell.jobs], OURS)
     except MlflowException as error:
         raise ValueError(f"{uri}: {one_line(error)}") from error
     return len(new), f"experiment {name} of {uri}"
 
 
-def _there(client: MlflowClient, experiment: str) -> set[str]:
-    """Cells that the experiment has. Of one whose first run goes on, an export was interrupted: its
-    runs are deleted.
+def _radt_runs(cell: TrackedCell, number: int) -> list[TrackedRun]:
+    """A run for each job; its letters say device, job, MPS.
+
+    Metrics and readings of the set and the card stand at the first job. radT, which can watch each
+    process, would repeat them at every job.
     """
-    found = [*(page := client.search_runs([experiment], max_results=MOST))]
+    jobs = []
+    for position, job in enumerate(cell.jobs):
+        letter = f"0_{chr(ord('A') + position)}" if len(cell.jobs) > 1 else "0"
+        if job.params["method"].startswith("mps"):
+            letter += "_MPS"
+        params = job.params | {"model": job.params["workload"], "workload": str(number)}
+        name = f"({number} {letter}) {cell.whole.name}"
+        jobs.append(job._replace(name=name, params=params | {"letter": letter}))
+    first = jobs[0]
+    readings = first.readings if len(first.readings) else cell.whole.readings
+    jobs[0] = first._replace(metrics=cell.whole.metrics | first.metrics, readings=readings)
+    return jobs
+
+
+def _exported_cells(client: MlflowClient, experiment: str) -> set[str]:
+    """Cells that the experiment has.
+
+    A cell whose first run still goes on is of an interrupted export: its runs are deleted.
+    """
+    page = client.search_runs([experiment], max_results=BATCH)
+    runs: list[Run] = [*page]
     while page.token:
-        found += (page := client.search_runs([experiment], "", 1, MOST, page_token=page.token))
-    ours = [(run.data.tags["cell"], run.info) for run in found if "cell" in run.data.tags]
-    cut = {cell for cell, info in ours if info.status == "RUNNING"}
-    for cell, info in ours:
-        if cell in cut:
+        page = client.search_runs([experiment], max_results=BATCH, page_token=page.token)
+        runs += page
+    of_cells = [(run.data.tags["cell"], run.info) for run in runs if "cell" in run.data.tags]
+    interrupted = {cell for cell, info in of_cells if info.status == "RUNNING"}
+    for cell, info in of_cells:
+        if cell in interrupted:
             client.delete_run(info.run_id)
-    return {cell for cell, _ in ours} - cut
+    return {cell for cell, _ in of_cells} - interrupted
 
 
-def _write(
-    client: MlflowClient, experiment: str, cell: Cell, nested: list[Run], names: dict
+def _write_cell(
+    client: MlflowClient,
+    experiment: str,
+    cell: TrackedCell,
+    runs: list[TrackedRun],
+    series_names: dict[str, str],
 ) -> None:
-    """The first is the parent of the others, and ends last. Steps of readings are milliseconds
-    since the first reading; radT's are 0.
-    """
+    """Write the runs of a cell; the first is the parent of the others, and ends last."""
     began, ended = round(1000 * cell.began), round(1000 * cell.ended)
-    tags, made = {"cell": cell.whole.name}, []
-    for run in nested:
-        made.insert(0, client.create_run(experiment, began, tags, run.name).info.run_id)
-        tags["mlflow.parentRunId"] = made[-1]
-        stamps = (1000 * run.readings["at"]).round().astype("int64").tolist()
-        metrics = [Metric(key, value, ended, 0) for key, value in run.metrics.items()]
-        metrics += [
-            Metric(name, value, stamp, 0 if names is RADT else stamp - stamps[0])
-            for name, column in names.items()
-            for stamp, value in zip(stamps, run.readings[column].tolist(), strict=True)
-            if value == value  # NaN: not read
-        ]
-        params = [Param(key, value) for key, value in run.params.items()]
-        client.log_batch(made[0], (), params)
-        for start in range(0, len(metrics), MOST):
-            client.log_batch(made[0], metrics[start : start + MOST])
-    for run_id in made:
+    tags, run_ids = {"cell": cell.whole.name}, []
+    for run in runs:
+        run_id = client.create_run(experiment, began, tags, run.name).info.run_id
+        run_ids.append(run_id)
+        tags["mlflow.parentRunId"] = run_ids[0]
+        metrics = [Metric(name, number, ended, 0) for name, number in run.metrics.items()]
+        metrics += _series(run, series_names)
+        params = [Param(name, text) for name, text in run.params.items()]
+        client.log_batch(run_id, (), params)
+        for start in range(0, len(metrics), BATCH):
+            client.log_batch(run_id, metrics[start : start + BATCH])
+    for run_id in reversed(run_ids):
         client.set_terminated(run_id, "FINISHED" if cell.completed else "FAILED", ended)
+
+
+def _series(run: TrackedRun, names: dict[str, str]) -> list[Metric]:
+    """Readings as metrics whose steps are milliseconds since the first; with radT's names, 0."""
+    stamps = (1000 * run.readings["at"]).round().astype("int64").tolist()
+    metrics = []
+    for name, column in names.items():
+        for stamp, reading in zip(stamps, run.readings[column].tolist(), strict=True):
+            if reading == reading:  # NaN was not read
+                step = 0 if names is RADT else stamp - stamps[0]
+                metrics.append(Metric(name, reading, stamp, step))
+    return metrics

@@ -7,8 +7,8 @@ To add one, write a module with a function of this kind, and a test of what it s
         ...
         return Drawing("The finding in at most 12 words", data, matplotlib_figure)
 
-It takes the table that `read_estimates` gives, and returns None where a study has no data for it:
-such a figure is not drawn. `data` is written beside the picture, with the ids of its rows.
+It takes the table that `read_estimates` gives, and returns None where a study has no
+data for it: such a figure is not drawn. `data` is written beside the picture, with ids of its rows.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import labels
-from analysis.estimates import table as estimates
+from analysis.estimates import table
 from analysis.files import write_if_changed
 from analysis.report.figures import style
 from analysis.report.pages import FIGURES
-from analysis.report.pages.tables import csv
+from analysis.report.pages.layout import csv
 
-LEFT_OUT = ["replicates", "relative_to", "note"]  # of the data: estimates.csv has them
+LEFT_OUT = ["replicates", "relative_to", "note"]  # columns of estimates.csv, not of a figure's data
 
 
 class Drawing(NamedTuple):
@@ -43,7 +43,7 @@ DrawFunction = Callable[[pd.DataFrame], Drawing | None]
 
 
 def figure(caption: str) -> Callable[[DrawFunction], DrawFunction]:
-    """Make a function a figure of its name; the caption says what each mark is."""
+    """Make a function a figure of that name; the caption says what each mark is."""
 
     def captioned(function: DrawFunction) -> DrawFunction:
         function.caption = caption
@@ -52,26 +52,27 @@ def figure(caption: str) -> Callable[[DrawFunction], DrawFunction]:
     return captioned
 
 
-def figures(*more: ModuleType) -> dict[str, DrawFunction]:
-    """Name → function of every figure of this folder, and of more modules, sorted by name."""
-    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+def figures(*modules: ModuleType) -> dict[str, DrawFunction]:
+    """Name → function of every figure of this folder and of these modules, sorted by name."""
+    of_folder = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     functions = {}
-    for module in (*modules, *more):
+    for module in (*of_folder, *modules):
         for name, function in vars(module).items():
             if hasattr(function, "caption"):
                 functions[name] = function
     return dict(sorted(functions.items()))
 
 
-def draw(folder: Path, *more: ModuleType, data_only: bool = False) -> str:
-    """Write CSV and pictures of each figure; those of figures that are not drawn go.
+def draw(folder: Path, *modules: ModuleType, data_only: bool = False) -> str:
+    """Write data and pictures of each figure; remove files of figures that are not drawn.
 
-    more: modules with figures beside those of this folder. Gives the line that says which it drew.
+    modules: with figures beside those of this folder. data_only: no pictures. Returns a line that
+    says which figures were drawn.
     """
-    found, index = estimates.read_estimates(folder / "estimates.parquet"), []
+    estimates, index = table.read_estimates(folder / "estimates.parquet"), []
     with style.context():
-        for name, function in figures(*more).items():
-            drawing, caption = function(found), labels.of_script(folder, function.caption)
+        for name, function in figures(*modules).items():
+            drawing, caption = function(estimates), labels.for_script(folder, function.caption)
             index.append((name, drawing.title if drawing else "", caption))
             data = folder / f"figures/{name}.csv"
             pictures = [data.with_suffix(ending) for ending in style.METADATA]
@@ -80,8 +81,8 @@ def draw(folder: Path, *more: ModuleType, data_only: bool = False) -> str:
                     path.unlink(missing_ok=True)
                 continue
             write_if_changed(data, csv(drawing.data.drop(columns=LEFT_OUT, errors="ignore")))
-            for text in style.names(drawing.figure):
-                text.set_text(labels.of_script(folder, text.get_text()))
+            for text in style.adaptable_texts(drawing.figure):
+                text.set_text(labels.for_script(folder, text.get_text()))
             if not data_only:
                 style.save(drawing.figure, drawing.title, caption, pictures)
     index = pd.DataFrame(index, columns=["figure", "title", "caption"])

@@ -9,9 +9,10 @@ from analysis.estimates import table
 from analysis.report.figures import Drawing, figure, select, style
 from workflow.collocation.study.names import parse_scenario
 
-MOST_NAMES, NAMED = 10, 1.5  # where many: those that gain so much, of each job the best way
-SOME = 1.05  # a gain that is worth its mention
-LOW = 0.5  # SMACT of a job alone: below, it leaves most SMs without work
+# With more sets than MOST_NAMES, only the best of each job that gains more than MIN_NAMED is named.
+MOST_NAMES, MIN_NAMED = 10, 1.5
+GAP_GAIN = 1.05  # STP over S, from which filling gaps is worth its mention
+LOW_SMACT = 0.5  # of a job alone: below, it leaves most SMs without work
 
 
 @figure(
@@ -25,83 +26,89 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     gains = select.with_alone(gains[gains["jobs"] > 1], estimates, "gract")
     if gains.empty:
         return None
-    drawn, axes = style.panel(3.6)
+    picture, axes = style.panel(3.6)
     counts = sorted(gains["jobs"].value_counts().index[: select.MOST])
     gains = gains[gains["jobs"].isin(counts)]
-    activity, of = np.linspace(0.01, 1, 200), predict.predictor_constants()["mps"][predict.GAPS]
-    for n, colour, sign in zip(counts, style.HUES, style.SIGNS, strict=False):
-        own = gains[gains["jobs"] == n]
-        style.points(axes, own["smact"], own, color=colour, marker=sign, label=f"{n} jobs")
-        if own["gract"].min() < predict.NO_GAPS_FROM:
-            line = predict.saturating_stp(n, n * activity, of["k"], of["p"])
-            axes.plot(activity, line, color=colour, linewidth=0.8, alpha=0.6)
-    named = largest = select.largest(gains, ["workload", "implementation"])
+    smact, fitted = np.linspace(0.01, 1, 200), predict.predictor_constants()["mps"][predict.GAPS]
+    for position, n in enumerate(counts):
+        colour, marker = style.SERIES_COLOURS[position], style.SERIES_MARKERS[position]
+        rows = gains[gains["jobs"] == n]
+        style.points(axes, rows["smact"], rows, color=colour, marker=marker, label=f"{n} jobs")
+        if rows["gract"].min() < predict.NO_GAPS_FROM:
+            predicted = predict.saturating_stp(n, n * smact, fitted["k"], fitted["p"])
+            axes.plot(smact, predicted, color=colour, linewidth=0.8, alpha=0.6)
+    named = largest = select.largest(gains, select.JOB)
     if len(largest) > MOST_NAMES:
         named = largest.loc[largest.groupby("workload")["value"].idxmax()]
-        named = named[named["value"] > NAMED]
-    for e in named.itertuples():
-        style.end(axes, e.smact, e.value, labels.job(e.workload, e.implementation), style.INK)
+        named = named[named["value"] > MIN_NAMED]
+    for row in named.itertuples():
+        name = labels.job(row.workload, row.implementation)
+        style.name_point(axes, row.smact, row.value, name, style.INK)
     axes.set(xlabel="SMACT of one job alone", ylabel="throughput gain (STP)", xlim=(0, 1.02))
     style.percent(axes)
     style.ratios(axes, "y")
     axes.legend(loc="upper right")
     title = "What sharing gains, against the SMACT of one job"
-    if len(idle := largest[largest["smact"] < LOW]):
-        title = f"Below {100 * LOW:.0f} % SMACT gains reach {select.gain(select.best(idle))}"
-    return Drawing(title, gains, drawn)
+    idle = largest[largest["smact"] < LOW_SMACT]
+    if len(idle):
+        gain = select.gain(select.best(idle))
+        title = f"Below {100 * LOW_SMACT:.0f} % SMACT gains reach {gain}"
+    return Drawing(title, gains, picture)
 
 
 @figure(
     "Throughput gain (STP) against the slowdown of the slowest job, both "
     "relative to one such job alone. Solid: under MPS, dashed: separate processes, dotted: on CUDA "
-    "streams. " + select.DRAWN
+    "streams. " + select.NOT_DRAWN
 )
 def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
     """A path for each job and method over the number of jobs."""
     gains = select.sets(select.copies(estimates, "stp"))
-    found = select.series(select.beside(gains, estimates, "slowdown_worst"))
-    if not found:
+    series = select.series(select.beside(gains, estimates, "slowdown_worst"))
+    if not series:
         return None
-    drawn, axes = style.panel(3.8)
-    style.lines(axes, found, x="value_beside")
+    picture, axes = style.panel(3.8)
+    style.lines(axes, series, x="value_beside")
     axes.plot(1, 1, "o", color=style.INK)
-    style.end(axes, 1, 1, "one job alone", style.SOFT)
+    style.name_point(axes, 1, 1, "one job alone", style.SOFT)
     axes.set(xlabel="slowdown of the slowest job", ylabel="throughput gain (STP)")
     style.ratios(axes, "x", "y")
-    shown = pd.concat(found.values())
-    by = shown.groupby(["workload", "implementation", "method"])
-    lone = by.filter(lambda own: len(own) == 1)  # no line says its method; of a heap one name
-    heaps = [lone["method"], lone["value"].round(1), lone["value_beside"].round()]
-    for e in lone.groupby(heaps).head(1).itertuples():
-        style.end(axes, e.value_beside, e.value, labels.method(e.method), style.SOFT)
-    most = select.best(shown)
+    plotted = pd.concat(series.values())
+    # No line says the method of a single point. Of points close together one is named.
+    groups = plotted.groupby([*select.JOB, "method"])
+    single = groups.filter(lambda rows: len(rows) == 1)
+    close = [single["method"], single["value"].round(1), single["value_beside"].round()]
+    for row in single.groupby(close).head(1).itertuples():
+        method = labels.method(row.method)
+        style.name_point(axes, row.value_beside, row.value, method, style.SOFT)
+    most = select.best(plotted)
     slowdown = f", at a slowdown of {labels.number(most.value_beside)}"
     title = f"{labels.job(most.workload)}: {most.jobs} gain {select.gain(most, slowdown)}"
-    return Drawing(title, shown, drawn)
+    return Drawing(title, plotted, picture)
 
 
 @figure(
     "Throughput of a set under MPS over that of the same set as separate processes. Large marks: "
-    "all hosts; small marks: one host each. " + select.DRAWN
+    "all hosts; small marks: one host each. " + select.NOT_DRAWN
 )
 def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each set."""
-    found = select.series(select.copies(estimates, "rate_over_naive", method="mps"))
-    if not found:
+    series = select.series(select.copies(estimates, "rate_over_naive", method="mps"))
+    if not series:
         return None
-    shown = select.sets(pd.concat(found.values()))
-    rows = list(shown.itertuples())
-    drawn, axes = style.rows(
-        f"{labels.job(e.workload, e.implementation)}, {e.jobs} jobs" for e in rows
-    )
-    style.dots(axes, np.arange(len(shown)), shown, **style.look("mps"), zorder=3)
-    for place, e in enumerate(rows):
-        hosts = table.on_hosts(estimates, e)["value"] if e.hosts > 1 else []
-        axes.plot(hosts, [place] * len(hosts), ".", color=style.PALE, markersize=4, zorder=2)
+    plotted = select.sets(pd.concat(series.values()))
+    names = []
+    for ratio in plotted.itertuples():
+        names.append(f"{labels.job(ratio.workload, ratio.implementation)}, {ratio.jobs} jobs")
+    picture, axes = style.named_rows(names)
+    style.dots(axes, np.arange(len(plotted)), plotted, **style.look("mps"), zorder=3)
+    for y, ratio in enumerate(plotted.itertuples()):
+        hosts = table.on_hosts(estimates, ratio)["value"] if ratio.hosts > 1 else []
+        axes.plot(hosts, [y] * len(hosts), ".", color=style.PALE, markersize=4, zorder=2)
     axes.set_xlabel("samples/s under MPS over separate processes")
     style.ratios(axes, "x")
-    gain = labels.range_of(shown["value"])
-    return Drawing(f"MPS over separate processes: {gain} times the work", shown, drawn)
+    gain = labels.range_of(plotted["value"])
+    return Drawing(f"MPS over separate processes: {gain} times the work", plotted, picture)
 
 
 @figure(
@@ -111,27 +118,27 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
 )
 def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job and method."""
-    overlap = select.sets(select.copies(estimates, "s"))
-    both = select.beside(overlap, estimates, "stp")
-    both = both[both["value_beside"] > SOME * both["value"]]
-    if both.empty:
+    gains = select.beside(select.sets(select.copies(estimates, "s")), estimates, "stp")
+    gains = gains[gains["value_beside"] > GAP_GAIN * gains["value"]]
+    if gains.empty:
         return None
-    shown = select.largest(both, ["workload", "implementation", "method"])
-    shown = shown.sort_values("value", ascending=False, ignore_index=True)
-    drawn, axes = style.rows(style.set_names(shown))
-    for method, own in shown.groupby("method"):
+    plotted = select.largest(gains, [*select.JOB, "method"])
+    plotted = plotted.sort_values("value", ascending=False, ignore_index=True)
+    picture, axes = style.named_rows(style.set_names(plotted))
+    for method, rows in plotted.groupby("method"):
         look = style.look(method)
-        whole = own[["value_beside", "low_beside", "high_beside"]]
-        whole = whole.rename(columns=lambda column: column.removesuffix("_beside"))
-        style.dots(axes, own.index, whole, **look, markerfacecolor="white", zorder=2)
-        style.dots(axes, own.index, own.assign(low=np.nan, high=np.nan), **look, zorder=3)
-        axes.hlines(own.index, own["value"], own["value_beside"], color=look["color"], alpha=0.35)
+        stp = rows[["value_beside", "low_beside", "high_beside"]]
+        stp = stp.rename(columns=lambda column: column.removesuffix("_beside"))
+        style.dots(axes, rows.index, stp, **look, markerfacecolor="white", zorder=2)
+        style.dots(axes, rows.index, rows.assign(low=np.nan, high=np.nan), **look, zorder=3)
+        ends = rows["value"], rows["value_beside"]
+        axes.hlines(rows.index, *ends, color=look["color"], alpha=0.35)
     axes.set_xlabel("work per hour relative to one job")
     style.ratios(axes, "x")
-    gaps = labels.number((shown["value_beside"] / shown["value"]).max())
-    overlap = labels.number(shown["value"].max())
+    gaps = labels.number((plotted["value_beside"] / plotted["value"]).max())
+    overlap = labels.number(plotted["value"].max())
     title = f"Filling gaps gains up to {gaps} times, kernels side by side {overlap}"
-    return Drawing(title, shown, drawn)
+    return Drawing(title, plotted, picture)
 
 
 @figure(
@@ -140,46 +147,50 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
 )
 def mixes(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job of a mix; beside it the gain of the mix."""
-    gains = _mixed(table.select(estimates, "stp", window="", job=""))
-    slow = _mixed(table.select(estimates, "slowdown", window=""))
-    slow = slow[slow["scenario"].isin(gains["scenario"])]
+    gains = _of_mixes(table.select(estimates, "stp", window="", job=""))
+    slowdowns = _of_mixes(table.select(estimates, "slowdown", window=""))
+    slowdowns = slowdowns[slowdowns["scenario"].isin(gains["scenario"])]
     if gains.empty:
         return None
-    names, at, starts = [], {}, []  # at: mix → job → its row
-    for mix in dict.fromkeys(zip(gains["scenario"], gains["implementation"], strict=True)):
-        starts.append(len(names))
-        for job, count in parse_scenario(mix[0]).parts:
-            at.setdefault(mix, {})[job] = len(names)
-            name = labels.job(job, mix[1]) if len(at[mix]) == 1 else labels.job(job)
-            names.append(f"{'' if len(at[mix]) == 1 else '+ '}{count} × {name}")
-    drawn, (left, right) = style.panels(1, 2, 0.6 + 0.16 * len(names))
+    names: list[str] = []
+    y: dict[tuple[str, str], dict[str, int]] = {}  # (scenario, implementation) → job → row
+    for scenario, implementation in zip(gains["scenario"], gains["implementation"], strict=True):
+        if (scenario, implementation) in y:
+            continue
+        rows_of_jobs = y.setdefault((scenario, implementation), {})
+        for job, count in parse_scenario(scenario).parts:
+            if rows_of_jobs:
+                names.append(f"+ {count} × {labels.job(job)}")
+            else:
+                names.append(f"{count} × {labels.job(job, implementation)}")
+            rows_of_jobs[job] = len(names) - 1
+    picture, (slowdown_axes, gain_axes) = style.panels(1, 2, 0.6 + 0.16 * len(names))
     for method in dict.fromkeys(gains["method"]):
-        own = slow[slow["method"] == method]
-        rows = [at[e.scenario, e.implementation][e.job] for e in own.itertuples()]
-        style.dots(left, rows, own, **style.look(method), label=labels.method(method))
-        own = gains[gains["method"] == method]
-        rows = [at[e.scenario, e.implementation].values() for e in own.itertuples()]
-        middle = [sum(each) / len(each) for each in rows]
-        style.dots(right, middle, own, **style.look(method))
-    style.rows_named(left, names)
-    style.rows_named(right, [""] * len(names))
-    left.set_xlabel("slowdown of each job")
-    right.set_xlabel("throughput gain (STP) of the mix")
-    for axes in (left, right):
+        rows = slowdowns[slowdowns["method"] == method]
+        at = [y[row.scenario, row.implementation][row.job] for row in rows.itertuples()]
+        style.dots(slowdown_axes, at, rows, **style.look(method), label=labels.method(method))
+        rows = gains[gains["method"] == method]
+        at = [np.mean([*y[row.scenario, row.implementation].values()]) for row in rows.itertuples()]
+        style.dots(gain_axes, at, rows, **style.look(method))
+    style.name_rows(slowdown_axes, names)
+    style.name_rows(gain_axes, [""] * len(names))
+    slowdown_axes.set_xlabel("slowdown of each job")
+    gain_axes.set_xlabel("throughput gain (STP) of the mix")
+    for axes in (slowdown_axes, gain_axes):
         style.ratios(axes, "x")
-        for place in starts[1:]:
-            axes.axhline(place - 0.5, color=style.PALE, linewidth=0.4)
-    style.legend(drawn, left.get_legend_handles_labels()[0])
-    best = gains[gains["method"] == "mps"]
+        for rows_of_jobs in [*y.values()][1:]:  # a line above each mix but the first
+            axes.axhline(min(rows_of_jobs.values()) - 0.5, color=style.PALE, linewidth=0.4)
+    style.legend(picture, slowdown_axes.get_legend_handles_labels()[0])
+    under_mps = gains[gains["method"] == "mps"]
     title = "What mixes of different jobs gain, and what each job pays"
-    if not best.empty:
-        title = f"Under MPS, mixes gain {labels.range_of(best['value'])} times"
-        title += " (one host)" if best["hosts"].max() == 1 else ""
-    return Drawing(title, pd.concat([gains, slow]), drawn)
+    if not under_mps.empty:
+        title = f"Under MPS, mixes gain {labels.range_of(under_mps['value'])} times"
+        if under_mps["hosts"].max() == 1:
+            title += " (one host)"
+    return Drawing(title, pd.concat([gains, slowdowns]), picture)
 
 
-def _mixed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of different jobs, without variants, by a method that is drawn."""
-    parsed = rows["scenario"].map(parse_scenario)
-    wanted = parsed.map(lambda each: each.mixed and not each.variant).astype(bool)
-    return rows[wanted & rows["method"].isin(style.METHODS) & rows["value"].notna()]
+def _of_mixes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of different jobs, without variants, by a method that is drawn."""
+    rows = rows[rows["method"].isin(style.METHODS)]
+    return select.of_scenarios(rows, lambda scenario: scenario.mixed and not scenario.variant)

@@ -1,5 +1,6 @@
-"""How figures look: sizes, colours, bars of spread, names, legends."""
+"""How figures look: sizes, colours, bars of intervals, names of points, legends."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,8 +25,8 @@ from analysis.estimates.intervals import CONFIDENCE_TEXT
 WIDTH = 7.1  # inches: the text width of A4
 SMALL = 7  # points in print: nothing is smaller
 INK, SOFT, PALE = "#222222", "#555555", "#999999"
-HUES = ("#0B5394", "#A1372D", "#2A9D8F", "#E0A224", "#7A5BA8", "#5C9BD5")
-SIGNS = ("o", "s", "^", "D", "v", "P")
+SERIES_COLOURS = ("#0B5394", "#A1372D", "#2A9D8F", "#E0A224", "#7A5BA8", "#5C9BD5")
+SERIES_MARKERS = ("o", "s", "^", "D", "v", "P")
 METHODS = ("naive", "mps", "streams", "mig")  # drawn; shares of SMs under MPS are in tables
 DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
 MARKS = (
@@ -48,7 +49,7 @@ METADATA = {
 
 
 def context() -> AbstractContextManager:
-    """Within it figures are made and saved in this style."""
+    """A context in which figures are made and saved in this style."""
     return mpl.rc_context({**mpl.rcParamsDefault, **STYLE})
 
 
@@ -60,60 +61,62 @@ def panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
 
 
 def panel(height: float) -> tuple[Figure, Axes]:
-    """A figure with one panel."""
-    figure, (axes,) = panels(1, 1, height)
+    """A figure with one panel; height: in inches."""
+    figure, [axes] = panels(1, 1, height)
     return figure, axes
 
 
-def lines(axes: Axes, found: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
-    """A colour for each (workload, implementation), named below, and its lines by method."""
-    named = []
-    for place, (key, rows) in enumerate(found.items()):
-        look = {"color": HUES[place], "marker": SIGNS[place]}
-        named.append(Line2D([], [], label=labels.job(key[0], key[1]), **look))
+def lines(axes: Axes, series: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
+    """Draw each series, (workload, implementation) → rows, in its colour; name them below.
+
+    x: the column across.
+    """
+    handles = []
+    for position, ((workload, implementation), rows) in enumerate(series.items()):
+        look = {"color": SERIES_COLOURS[position], "marker": SERIES_MARKERS[position]}
+        handles.append(Line2D([], [], label=labels.job(workload, implementation), **look))
         by_method(axes, rows, x, **look)
-    legend(axes.figure, named, columns=3)
+    legend(axes.figure, handles, columns=3)
 
 
 def by_method(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **look: object) -> None:
-    """A line over a column for each method that sets of these rows were measured under, from one
-    job alone on where that is among them.
-    """
-    sets, one = rows["jobs"] > 1, (rows["jobs"] == 1) & (rows["method"] == "naive")
-    drawn = [method for method in METHODS if method in set(rows["method"][sets])]
-    for method in drawn or ["naive"]:
-        own = rows[one | (sets & (rows["method"] == method))]
-        own = own.sort_values("jobs")
-        points(axes, own[x], own, linestyle=DASHES[method], **look)
+    """Draw a line for each method of these rows, from one job alone on if that is among them."""
+    is_set = rows["jobs"] > 1
+    is_alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
+    methods = set(rows["method"][is_set])
+    for method in [name for name in METHODS if name in methods] or ["naive"]:
+        line = rows[is_alone | (is_set & (rows["method"] == method))].sort_values("jobs")
+        points(axes, line[x], line, linestyle=DASHES[method], **look)
 
 
 def points(axes: Axes, x: Sequence, rows: pd.DataFrame, **style: object) -> None:
-    """Numbers at x, each with its bar; joined where there is a linestyle."""
+    """Draw estimates at x, each with its bar; joined if the style has a linestyle."""
     axes.plot(x, rows["value"], **{"linestyle": "", "zorder": 2} | style)
     axes.vlines(x, rows["low"], rows["high"], color=style["color"], linewidth=0.8, zorder=1)
 
 
 def dots(axes: Axes, y: Sequence, rows: pd.DataFrame, color: str, marker: str = "o", **style):
-    """Numbers across, each in a row of its own at y, with its bar."""
+    """Draw estimates across, each in the panel's row at y, with its bar."""
     axes.plot(rows["value"], y, marker, color=color, **style)
     axes.hlines(y, rows["low"], rows["high"], color=color, linewidth=0.8, zorder=1)
 
 
-def rows(names: Iterable[str]) -> tuple[Figure, Axes]:
-    """A figure with a panel of rows that have these names."""
+def named_rows(names: Iterable[str]) -> tuple[Figure, Axes]:
+    """A figure with one panel that has a row for each name."""
     names = list(names)
     figure, axes = panel(0.6 + 0.16 * len(names))
-    rows_named(axes, names)
+    name_rows(axes, names)
     return figure, axes
 
 
 def set_names(rows: pd.DataFrame) -> list[str]:
-    """`ResNet26 b32, 7 MPS`, or `ResNet26 b32 alone`."""
-    return [
-        labels.job(e.workload, e.implementation)
-        + (" alone" if e.jobs == 1 else f", {e.jobs} {labels.method(e.method)}")
-        for e in rows.itertuples()
-    ]
+    """Name of each set: `ResNet26 b32, 7 MPS`, or `ResNet26 b32 alone`."""
+    names = []
+    for row in rows.itertuples():
+        job = labels.job(row.workload, row.implementation)
+        together = f"{job}, {row.jobs} {labels.method(row.method)}"
+        names.append(f"{job} alone" if row.jobs == 1 else together)
+    return names
 
 
 def look(method: str) -> dict[str, str]:
@@ -121,7 +124,7 @@ def look(method: str) -> dict[str, str]:
     return {"color": labels.colour(method), "marker": labels.marker(method)}
 
 
-def rows_named(axes: Axes, names: Sequence[str]) -> None:
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, … of a panel, the first at the top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -130,109 +133,113 @@ def rows_named(axes: Axes, names: Sequence[str]) -> None:
 
 
 def halo() -> list[withStroke]:
-    """White around a text, so that a line behind it leaves it readable."""
+    """White around a text, so that it can be read in front of a line."""
     return [withStroke(linewidth=2, foreground="white")]
 
 
-def end(axes: Axes, x: float, y: float, name: str, color: str) -> None:
-    """Name a point. `save` places all names of a panel, so that they do not overlap."""
-    found = getattr(axes.figure, "names", [])
+def name_point(axes: Axes, x: float, y: float, name: str, color: str) -> None:
+    """Name a point. `save` moves all names of a panel, so that they do not overlap."""
     text = axes.text(x, y, name, color=color, size=SMALL, va="center", zorder=4)
     text.set_in_layout(False)
     text.set_path_effects(halo())
-    axes.figure.names = [*found, (axes, text)]
+    figure = axes.figure
+    figure.point_names = [*getattr(figure, "point_names", []), (axes, text)]
 
 
 def legend(figure: Figure, handles: Sequence[Line2D], columns: int = 4) -> None:
-    """Say below the panels what these lines or marks are, by their labels."""
-    figure.legend_rows = -(-len(handles) // columns)
-    columns = min(len(handles), columns)
-    place = {"loc": "lower left", "ncols": columns, "columnspacing": 1.2, "borderpad": 0}
-    figure.legend(handles=handles, **place).set_in_layout(False)
+    """Explain lines or marks below the panels, by their labels."""
+    figure.legend_rows = math.ceil(len(handles) / columns)
+    style = {"ncols": min(len(handles), columns), "columnspacing": 1.2, "borderpad": 0}
+    figure.legend(handles=handles, loc="lower left", **style).set_in_layout(False)
 
 
-def names(figure: Figure) -> list[Text]:
-    """What names units and ways of writing a job: labels of y axes, and legends."""
-    named = [text for legend in figure.legends for text in legend.get_texts()]
-    return [axes.yaxis.label for axes in figure.axes] + named
+def adaptable_texts(figure: Figure) -> list[Text]:
+    """Texts that name units and implementations: labels of y axes, and legends."""
+    texts = [axes.yaxis.label for axes in figure.axes]
+    for legend in figure.legends:
+        texts += legend.get_texts()
+    return texts
 
 
-def counts(axes: Axes, found: Iterable[int]) -> None:
-    """The x axis: jobs on the GPU, with a tick at each count that was measured."""
-    found = sorted(set(found))
-    axes.set(xlabel="jobs on the GPU", xscale="log", xlim=(0.85 * found[0], 1.4 * found[-1]))
-    axes.xaxis.set_major_locator(FixedLocator(found))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+def job_counts(axes: Axes, jobs: Iterable[int]) -> None:
+    """Make the x axis jobs on the GPU, with a tick at each number of jobs."""
+    ticks = sorted(set(jobs))
+    axes.set(xlabel="jobs on the GPU", xscale="log", xlim=(0.85 * ticks[0], 1.4 * ticks[-1]))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def ratios(axes: Axes, *which: str, line: bool = True) -> None:
-    """These axes (x, y) are ratios: logarithmic, with ticks at round numbers and a line at 1."""
+    """Make axes (`x`, `y`) logarithmic, with ticks at round numbers; line: draw one at 1."""
     for name in which:
         axis = getattr(axes, f"{name}axis")
         axes.set(**{f"{name}scale": "log"})
         low, high = axis.get_view_interval()
-        fine = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high < 5 * low else (1, 1.5, 2, 3, 4, 5, 7)
-        axis.set_major_locator(LogLocator(subs=fine if high < 20 * low else (1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        ticks = (1, 2, 5)
+        if high < 5 * low:
+            ticks = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+        elif high < 20 * low:
+            ticks = (1, 1.5, 2, 3, 4, 5, 7)
+        axis.set_major_locator(LogLocator(subs=ticks))
+        axis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:.3g}"))
         axis.set_minor_locator(NullLocator())
         if line:
-            across = axes.axvline if name == "x" else axes.axhline
-            across(1, color=PALE, linewidth=0.9, zorder=0)
+            draw_line = axes.axvline if name == "x" else axes.axhline
+            draw_line(1, color=PALE, linewidth=0.9, zorder=0)
 
 
 def percent(axes: Axes) -> None:
-    """The x axis is a share."""
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    """Make the x axis a share."""
+    axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
 
 
 def thousands(axes: Axes) -> None:
-    """The y axis has plain numbers, thousands as k, millions as M."""
+    """Write thousands on the y axis as k, millions as M."""
 
-    def spelt(value: float, _: int) -> str:
-        for least, unit, sign in ((1_000_000, 1_000_000, "M"), (10_000, 1000, "k")):
-            if abs(value) >= least:
-                return f"{value / unit:g}{sign}"
-        return f"{value:g}"
+    def tick_label(number: float, _: int) -> str:
+        if abs(number) >= 1_000_000:
+            return f"{number / 1_000_000:g}M"
+        return f"{number / 1000:g}k" if abs(number) >= 10_000 else f"{number:g}"
 
-    axes.yaxis.set_major_formatter(FuncFormatter(spelt))
+    axes.yaxis.set_major_formatter(FuncFormatter(tick_label))
 
 
 def save(figure: Figure, title: str, caption: str, outputs: Sequence[Path]) -> None:
     """Write a figure with its title above and its caption below, in the formats of the outputs."""
-    lines = textwrap.wrap(f"{caption} {MARKS}", 130)
+    caption_lines = textwrap.wrap(f"{caption} {MARKS}", 130)
     width, height = figure.get_size_inches()
-    below = 0.15 * len(lines) + 0.08
-    named = 0.06 + 0.16 * figure.legend_rows if figure.legends else 0.0
-    whole = height + below + named
-    figure.set_size_inches(width, whole)
-    share, first = below / whole, (below + named) / whole
-    figure.get_layout_engine().set(rect=(0, first, 1, 1 - first))
+    caption_height = 0.15 * len(caption_lines) + 0.08
+    legend_height = 0.06 + 0.16 * figure.legend_rows if figure.legends else 0.0
+    total = height + caption_height + legend_height
+    figure.set_size_inches(width, total)
+    caption_top, panels_bottom = caption_height / total, (caption_height + legend_height) / total
+    figure.get_layout_engine().set(rect=(0, panels_bottom, 1, 1 - panels_bottom))
     for legend in figure.legends:
-        legend.set_bbox_to_anchor((0.008, share + 0.05 / whole))
+        legend.set_bbox_to_anchor((0.008, caption_top + 0.05 / total))
     figure.suptitle(title, x=0.008, ha="left", weight="bold", size=9.5)
     style = {"va": "top", "size": SMALL, "color": SOFT, "in_layout": False}
-    figure.text(0.008, share - 0.01, "\n".join(lines), **style)
+    figure.text(0.008, caption_top - 0.01, "\n".join(caption_lines), **style)
     _place_names(figure)
     for output in outputs:
         output.parent.mkdir(parents=True, exist_ok=True)
-        kind, part = output.suffix, output.with_name(f".{output.name}")
-        figure.savefig(part, dpi=200, metadata=METADATA[kind], format=kind[1:])
-        if kind == ".png":  # 256 colours draw the same lines in a third of the bytes
-            with Image.open(part) as image:
-                few = image.convert("RGB").quantize(dither=Image.Dither.NONE)
-            few.save(part, "PNG", optimize=True)
-        part.replace(output)
+        ending, partial = output.suffix, output.with_name(f".{output.name}")
+        figure.savefig(partial, dpi=200, metadata=METADATA[ending], format=ending[1:])
+        if ending == ".png":  # 256 colours draw the same lines in a third of the bytes
+            with Image.open(partial) as image:
+                reduced = image.convert("RGB").quantize(dither=Image.Dither.NONE)
+            reduced.save(partial, "PNG", optimize=True)
+        partial.replace(output)
 
 
 def _place_names(figure: Figure) -> None:
-    """Lay out the panels, then move names away from each other and from the points."""
+    """Lay out the panels, then move names of points away from each other and from the points."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    named = getattr(figure, "names", [])
-    np.random.seed(1)  # of which adjust_text makes use where two names are at one place
-    for axes in dict.fromkeys(axes for axes, _ in named):
-        texts = [text for of, text in named if of is axes]
+    point_names = getattr(figure, "point_names", [])
+    np.random.seed(1)  # adjust_text draws from it where two names are at one place
+    for axes in dict.fromkeys(axes for axes, _ in point_names):
+        texts = [text for panel_of_text, text in point_names if panel_of_text is axes]
         x, y = zip(*(text.get_position() for text in texts), strict=True)
         marked = [line.get_xydata() for line in axes.lines if line.get_marker() not in ("None", "")]
         points = np.vstack(marked) if marked else np.empty((0, 2))

@@ -15,21 +15,24 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job alone, and for its largest set by each method."""
     rows = select.copies(estimates, "rate_cv")
     rows = pd.concat(select.series(rows).values() or [rows.iloc[:0]])
-    alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
-    most = rows.groupby(["workload", "implementation", "method"])["jobs"].transform("max")
-    largest = (rows["jobs"] == most) & (rows["jobs"] > 1)
-    shown = rows[alone | largest].reset_index(drop=True)
-    if shown.empty:
+    is_alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
+    most = rows.groupby([*select.JOB, "method"])["jobs"].transform("max")
+    is_largest = (rows["jobs"] == most) & (rows["jobs"] > 1)
+    plotted = rows[is_alone | is_largest].reset_index(drop=True)
+    if plotted.empty:
         return None
-    drawn, axes = style.rows(style.set_names(shown))
-    single = shown["jobs"] == 1
-    for own, colour in ((single, style.SOFT), (~single, style.HUES[0])):
-        style.dots(axes, np.flatnonzero(own), shown[own], colour, clip_on=False)
+    picture, axes = style.named_rows(style.set_names(plotted))
+    is_single = plotted["jobs"] == 1
+    for chosen, colour in ((is_single, style.SOFT), (~is_single, style.SERIES_COLOURS[0])):
+        style.dots(axes, np.flatnonzero(chosen), plotted[chosen], colour, clip_on=False)
     axes.set(xlabel="coefficient of variation", xlim=(0, None))
     style.percent(axes)
     title = "How well throughput repeats on one host"
-    found = [table.get(estimates, "count", name=name) for name in ("cv_alone", "cv_together")]
-    if all(found):
-        one, sets = (f"{100 * e.value:.1f} %" for e in found)
-        title = f"Throughput repeats within {one} alone, {sets} in sets (medians)"
-    return Drawing(title, shown, drawn)
+    alone = table.get(estimates, "count", name="cv_alone")
+    together = table.get(estimates, "count", name="cv_together")
+    if alone and together:
+        title = (
+            f"Throughput repeats within {100 * alone.value:.1f} % alone, "
+            f"{100 * together.value:.1f} % in sets (medians)"
+        )
+    return Drawing(title, plotted, picture)

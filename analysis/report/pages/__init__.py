@@ -1,4 +1,7 @@
-"""What people read of a study: pages in Markdown and HTML, and tables as CSV, of its estimates."""
+"""Pages of a study in Markdown and HTML, and tables as CSV: names of their files.
+
+The Snakefile imports this module, so it does not import pandas.
+"""
 
 import csv
 from collections.abc import Iterable
@@ -8,12 +11,12 @@ from workflow.collocation.study.regular_files import read_text
 
 PAGES = ("results", "advice", "belief")
 TABLES = ("alone", "sets", "hosts", "pair", "advice")
-FIGURES = "figures/index.csv"  # which figures there are; without a title where one is not drawn
-ENDINGS = (".csv", ".png", ".pdf")  # of a figure that ships: its data, its pictures
+FIGURES = "figures/index.csv"  # the list of figures; one that is not drawn has no title
+SHIPPED_ENDINGS = (".csv", ".png", ".pdf")  # of a figure: its data and pictures
 
 
 def files(pages: Iterable[str] = PAGES) -> list[str]:
-    """Files that are written of these pages, and tables, relative to the study's folder."""
+    """Files of these pages, and of the tables, relative to the study's folder."""
     return [
         *(f"{page}.md" for page in pages),
         *(f"tables/{table}.csv" for table in TABLES),
@@ -23,24 +26,29 @@ def files(pages: Iterable[str] = PAGES) -> list[str]:
 
 def closing(folder: Path) -> str:
     """The last lines of a run: advice first, then where to look. Empty without estimates."""
-    from analysis.report.pages.render import closing_lines  # noqa: PLC0415, the Snakefile needs names only
+    from analysis.report.pages.render import closing_lines  # noqa: PLC0415, it imports pandas
 
     return closing_lines(folder)
 
 
 def listed(folder: Path) -> list[dict[str, str]]:
-    """Rows of the list of figures; none before any was drawn. Raises OSError, or ValueError."""
+    """Read the list of figures; empty before any was drawn. Raises OSError or ValueError."""
     path = folder / FIGURES
     return [*csv.DictReader(read_text(path).splitlines())] if path.exists() else []
 
 
 def drawn(folder: Path) -> tuple[dict[str, str], list[Path]]:
-    """Pictures that are there → their titles; files of drawn figures that are not there any more.
-    SVGs do not ship: where there is none, none is missing.
+    """Existing pictures → their titles, and files of drawn figures that are missing.
+
+    SVG files do not ship: none is missing where there is no SVG at all.
     """
-    endings = {*ENDINGS, *(path.suffix for path in folder.glob("figures/*.svg"))}
-    titles = {folder / "figures" / row["figure"]: row["title"] for row in listed(folder)}
-    files = [f.with_suffix(e) for f, title in titles.items() if title for e in endings]
-    pictures = [path for path in files if path.suffix == ".png" and path.exists()]
-    lost = [path for path in files if not path.exists()]
-    return {path.as_posix(): titles[path.with_suffix("")] for path in pictures}, lost
+    endings = {*SHIPPED_ENDINGS, *(path.suffix for path in folder.glob("figures/*.svg"))}
+    pictures, missing = {}, []
+    for figure in listed(folder):
+        for ending in endings if figure["title"] else ():
+            path = folder / "figures" / f"{figure['figure']}{ending}"
+            if not path.exists():
+                missing.append(path)
+            elif ending == ".png":
+                pictures[path.as_posix()] = figure["title"]
+    return pictures, missing

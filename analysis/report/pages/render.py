@@ -12,68 +12,76 @@ from markdown_it import MarkdownIt
 
 from analysis import labels
 from analysis.advice import predict
-from analysis.advice import study as advice
+from analysis.advice import study as study_advice
 from analysis.advice.study import Advice
-from analysis.choose import on_cpu, scope
-from analysis.estimates import table as estimates
+from analysis.estimates import table
 from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.files import write_if_changed
-from analysis.report.pages import PAGES, TABLES, belief, beyond, contents, listed, spelling, tables
-from analysis.report.pages.spelling import known, plain
+from analysis.report.pages import PAGES, TABLES, advice_tables, layout, listed, spelling, tables
 from workflow.collocation.study.names import implementation_order
 from workflow.collocation.study.regular_files import read_bytes
 
-ROOT, TEMPLATES = Path(__file__).parents[3], Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 SPELLINGS = ("num", "bare", "span", "share", "share_of", "percent", "cells")
 _PICTURE = "![{title}](figures/{figure}.png)\n\n*{title}.* {caption}"
 _LINK = r'href="(?:tables/|\.\./)?({})\.md"'
 
 
 class Numbers:
-    """The estimates of a study's folder."""
+    """The estimates of a study's folder, as templates ask for them."""
 
     def __init__(self, folder: Path):
         self.folder, self.name = folder, folder.resolve().name
-        self.estimates = estimates.read_estimates(folder / "estimates.parquet")
+        self.estimates = table.read_estimates(folder / "estimates.parquet")
 
-    def number(self, of: str) -> estimates.Row:
-        """The number of an id. Raises ValueError where there is none."""
-        if of not in self.estimates.index:
-            raise ValueError(f"no number of {self.name} has the id {of!r}")
-        return estimates.get_by_id(self.estimates, of)
+    def number(self, identity: str) -> table.Row:
+        """The estimate of an id. Raises ValueError if there is none."""
+        if identity not in self.estimates.index:
+            raise ValueError(f"no number of {self.name} has the id {identity!r}")
+        return table.get_by_id(self.estimates, identity)
 
     def between(self, quantity: str, **where: str) -> str:
-        """The lowest and the highest of a quantity's numbers of several jobs."""
-        found = estimates.select(self.estimates, quantity, **{"window": ""} | where)
-        return labels.range_of(found[found["jobs"] > 1]["value"])
+        """Lowest and highest number of a quantity over sets: `1.90 to 3.37`."""
+        rows = table.select(self.estimates, quantity, **{"window": ""} | where)
+        return labels.range_of(rows[rows["jobs"] > 1]["value"])
+
+    def by_host(self, identity: str) -> str:
+        """A number with the lowest and the highest of single hosts: `4.98 (4.20 to 6.35)`."""
+        estimate = self.number(identity)
+        on_hosts = table.on_hosts(self.estimates, estimate)["value"]
+        text = labels.number(estimate.value)
+        return f"{text} ({labels.range_of(on_hosts)})" if len(on_hosts) > 1 else text
 
 
 class StudyPages(Numbers):
-    """What pages are made of: a study's estimates and its advice."""
+    """The pages of a study, and what their templates use: its estimates and its advice.
+
+    root: SHA-256 of the list of the study's raw files; empty if it is not sealed. figures: name →
+    row of the list of figures.
+    """
 
     pages = PAGES
     templates = (TEMPLATES,)
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        self.scope = scope(self.estimates)
-        self.on_cpu = on_cpu(self.estimates)
-        # Jobs as in the paper first, and of these the highest gain.
-        found = sorted(advice.advise(self.estimates), key=_gain)
-        self.advice = sorted(found, key=lambda each: implementation_order(each.implementation))
-        self.common = advice.common(self.advice)
-        self.unmeasured = advice.unmeasured(self.estimates, self.advice)
-        self.counts = advice.COUNTS
+        self.scope = labels.scope(self.estimates)
+        self.on_cpu = labels.on_cpu(self.estimates)
+        # Jobs as in the paper come first, and of these the highest gain.
+        by_gain = sorted(study_advice.advise(self.estimates), key=_descending_gain)
+        self.advice = sorted(
+            by_gain, key=lambda advice: implementation_order(advice.implementation)
+        )
+        self.common_caveats = study_advice.common_caveats(self.advice)
+        self.unmeasured = study_advice.unmeasured(self.estimates, self.advice)
+        self.counts = study_advice.COUNTS
         raw = folder / "raw.sha256"
-        # SHA-256 of the list of the study's raw files; empty where it is not sealed.
         self.root = sha256(read_bytes(raw)).hexdigest() if raw.exists() else ""
-        # Name → row of the list of figures; empty before any was drawn.
         self.figures = {row["figure"]: row for row in listed(folder)}
 
     def page(self, template: str) -> str:
-        """A template as Markdown."""
-        # Not HTML: `plain` escapes what is not ours.
-        environment = Environment(
+        """Render a template as Markdown."""
+        environment = Environment(  # it does not escape HTML: `plain` escapes words of records
             loader=FileSystemLoader(self.templates),
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -82,48 +90,43 @@ class StudyPages(Numbers):
         )
         text = environment.get_template(f"{template}.md.j2").render(self.context())
         text = re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"
-        return labels.of_script(self.folder, text)
+        return labels.for_script(self.folder, text)
 
     def context(self) -> dict[str, object]:
         """What templates may use, by name."""
-        get = partial(estimates.get, self.estimates)
+        get = partial(table.get, self.estimates)
 
-        def spelt(spell: spelling.Spell) -> Callable[..., str]:
-            """It spells a row, or the number of an id."""
-            return lambda e: spell(self.number(e) if isinstance(e, str) else e)
-
-        def by_host(of: str) -> str:
-            """A number with the lowest and the highest host's: `4.98 (4.20 to 6.35)`."""
-            e = self.number(of)
-            each = estimates.on_hosts(self.estimates, e)["value"]
-            ends = f" ({labels.range_of(each)})" if len(each) > 1 else ""
-            return labels.number(e.value) + ends
+        def spell_row_or_id(spell: spelling.Spelling) -> Callable[[object], str]:
+            return lambda number: spell(self.number(number) if isinstance(number, str) else number)
 
         def picture(name: str) -> str:
-            drawn = self.figures.get(name, {})
-            return _PICTURE.format(**drawn) if drawn.get("title") else ""
+            figure = self.figures.get(name, {})
+            return _PICTURE.format(**figure) if figure.get("title") else ""
+
+        def any_of(name: str) -> bool:
+            counted = get("count", name=name)
+            return spelling.is_known(counted) and counted.value > 0
 
         return {
             "study": self,
             "estimates": self.estimates,
-            "contents": contents,
-            "belief": belief,
-            "beyond": beyond,
-            "table": tables.markdown,
+            "tables": tables,
+            "advice_tables": advice_tables,
+            "table": layout.markdown,
             "get": get,
-            "of": partial(estimates.select, self.estimates),
-            "any_of": lambda name: known(e := get("count", name=name)) and e.value > 0,
+            "of": partial(table.select, self.estimates),
+            "any_of": any_of,
             "between": self.between,
-            "by_host": by_host,
+            "by_host": self.by_host,
             "predictor": predict.predictor_constants(),
-            "number": self.number,
             "confidence": CONFIDENCE_TEXT,
+            "number": self.number,
             "count": lambda name: spelling.count(get("count", name=name)),
-            **{name: spelt(getattr(spelling, name)) for name in SPELLINGS},
-            "flat": plain,
+            **{name: spell_row_or_id(getattr(spelling, name)) for name in SPELLINGS},
+            "flat": spelling.plain,
             "labels": labels,
             "picture": picture,
-            "not_drawn": [name for name, row in self.figures.items() if not row["title"]],
+            "not_drawn": [name for name, figure in self.figures.items() if not figure["title"]],
         }
 
     def outputs(self) -> Iterator[tuple[str, str]]:
@@ -133,20 +136,21 @@ class StudyPages(Numbers):
             yield f"{name}.md", text
             yield f"report/{name}.html", _html(text, f"{self.name}: {name}", self.pages)
         for name in TABLES:
-            of = self.advice if name == "advice" else self.estimates
-            text = tables.csv(getattr(contents, name)(of))
-            yield f"tables/{name}.csv", labels.of_script(self.folder, text)
+            if name == "advice":
+                frame = advice_tables.all_options(self.advice)
+            else:
+                frame = getattr(tables, name)(self.estimates)
+            yield f"tables/{name}.csv", labels.for_script(self.folder, layout.csv(frame))
 
 
-def _gain(each: Advice) -> float:
-    return -each.advised.stp.value if each.advised else 0.0
+def _descending_gain(advice: Advice) -> float:
+    return -advice.advised.stp.value if advice.advised else 0.0
 
 
 def _html(markdown: str, title: str, pages: Sequence[str]) -> str:
-    """A page as one self-contained HTML file: readable on a phone, on paper and at night. Links to
-    other pages point to their HTML.
+    """A page as one HTML file, for phones, print and dark mode; links lead to the HTML of pages.
 
-    The Markdown is ours: words from records were escaped when they were put into it.
+    The Markdown is ours: words of records were escaped when they were put into it.
     """
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
     body = body.replace("<table>", '<div class="table" tabindex="0"><table>')
@@ -163,33 +167,36 @@ def _html(markdown: str, title: str, pages: Sequence[str]) -> str:
     )
 
 
-def _foremost(found: Iterable[Advice]) -> list[Advice]:
-    """Of each job that was measured in sets, the way of writing whose advised option does the most;
-    the highest gain first.
+def _best_written(advice: Iterable[Advice]) -> list[Advice]:
+    """For each job measured in sets, the implementation whose advised option does the most work.
+
+    The highest gain comes first.
     """
-    shared = [each for each in found if each.sets and each.advised]
-    best = {each.job: each for each in sorted(shared, key=lambda each: each.advised.work)}
-    return sorted(best.values(), key=_gain)
+    shared = [of_job for of_job in advice if of_job.sets and of_job.advised]
+    best = {of_job.job: of_job for of_job in sorted(shared, key=lambda a: a.advised.work)}
+    return sorted(best.values(), key=_descending_gain)
 
 
 def closing_lines(folder: Path) -> str:
-    """What the study can answer, advice, what was measured, where to look. Empty where nothing is
-    there.
+    """The last lines of a run: what the study can answer, its advice, and where to look.
+
+    Empty if there are no estimates.
     """
     try:
-        found = estimates.read_estimates(folder / "estimates.parquet")
+        estimates = table.read_estimates(folder / "estimates.parquet")
     except (OSError, ValueError):
         return ""
-    lines = [scope(found)]
-    chosen = [] if on_cpu(found) else _foremost(advice.advise(found))
-    if chosen:
+    lines = [labels.scope(estimates)]
+    advice = [] if labels.on_cpu(estimates) else _best_written(study_advice.advise(estimates))
+    if advice:
         lines.append(
             "How many of a job should share the GPU, in the way of writing that does most:"
         )
-    for each in chosen[:8]:
-        said = each.sentences()
-        better = f" {said[-1]}" if each.rewrite else ""
-        lines.append(f"{labels.job(each.job, each.implementation)}: {said[0]}{better}")
+    for of_job in advice[:8]:
+        sentences = of_job.sentences()[:1]
+        if of_job.rewrite:
+            sentences.append(of_job.rewrite)
+        lines.append(f"{labels.job(of_job.job, of_job.implementation)}: {' '.join(sentences)}")
     pages = ("results.md", "advice.md", "claims.md", "belief.md", "explorer.html")
     written = [name for name in pages if (folder / name).exists()]
     lines.append(f"Read in {folder}: {', '.join(written)}")

@@ -1,4 +1,4 @@
-"""How a number of estimates.parquet is written in text: each takes its row, or None."""
+"""How an estimate is written in a page: each function takes its row, or None, and returns text."""
 
 import re
 from collections.abc import Callable
@@ -7,62 +7,71 @@ from analysis import labels
 from analysis.estimates.table import CELL, INTERVAL, PREDICTION, RANGE, Row
 
 NOTHING = "–"
-Spell = Callable[[Row | None], str]
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~])")
-_ENDS = dict.fromkeys((PREDICTION, INTERVAL, CELL), " [{:.1f}, {:.1f} %]")
-_ENDS |= {RANGE: " ({:.1f} to {:.1f} %)"}
+Spelling = Callable[[Row | None], str]
+_MARKUP = re.compile(r"([\\`*_\[\]<>|$&~])")
 
 
 def plain(text: object) -> str:
-    """Words from records and settings as Markdown that renders as they stand, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+    """Escape words from records and settings for Markdown, on one line."""
+    return _MARKUP.sub(r"\\\1", " ".join(str(text).split()))
 
 
-def known(e: Row | None) -> bool:
-    """True if there is such a number. (NaN is not itself.)"""
-    return e is not None and e.value is not None and e.value == e.value
+def is_known(estimate: Row | None) -> bool:
+    """True if there is an estimate with a number."""
+    # NaN is not equal to itself.
+    return estimate is not None and estimate.value is not None and estimate.value == estimate.value
 
 
-def _spelling(spell: Callable[[Row], str]) -> Spell:
-    """The same, but a dash where there is no number."""
-    return lambda e: spell(e) if known(e) else NOTHING
+def _or_dash(spell: Callable[[Row], str]) -> Spelling:
+    """The same spelling, with a dash for what is not known."""
+    return lambda estimate: spell(estimate) if is_known(estimate) else NOTHING
 
 
-@_spelling
-def span(e: Row) -> str:
-    """With its interval or its range over hosts; the unit stands in a column's title."""
-    return labels.span(e).replace(f" {e.unit}", "", 1) if e.unit else labels.span(e)
+@_or_dash
+def span(estimate: Row) -> str:
+    """Without its unit, with its interval or range over hosts: `1.30 [1.28, 1.33]`."""
+    text = labels.span(estimate)
+    return text.replace(f" {estimate.unit}", "", 1) if estimate.unit else text
 
 
-@_spelling
-def percent(e: Row) -> str:
-    """A share with its spread where it has one: `6.5 % (2.6 to 8.4 %)`."""
-    ends = _ENDS.get(e.spread, "").format(100 * e.low, 100 * e.high)
-    return f"{100 * e.value:.1f} %{ends}"
+@_or_dash
+def percent(estimate: Row) -> str:
+    """A share with its interval or range over hosts: `6.5 % (2.6 to 8.4 %)`."""
+    text = f"{100 * estimate.value:.1f} %"
+    if estimate.spread in (PREDICTION, INTERVAL, CELL):
+        return f"{text} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f} %]"
+    if estimate.spread == RANGE:
+        return f"{text} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f} %)"
+    return text
 
 
-@_spelling
-def how_many(e: Row) -> str:
-    """`3 replicates on 2 hosts`: what stands behind a number."""
-    hosts = f" on {e.hosts} host{'s' if e.hosts != 1 else ''}" if e.hosts else ""
-    return f"{e.n} replicate{'s' if e.n != 1 else ''}{hosts}"
+@_or_dash
+def how_many(estimate: Row) -> str:
+    """What stands behind a number: `3 replicates on 2 hosts`."""
+    text = f"{estimate.n} replicate{'s' if estimate.n != 1 else ''}"
+    if estimate.hosts:
+        text += f" on {estimate.hosts} host{'s' if estimate.hosts != 1 else ''}"
+    return text
 
 
-@_spelling
-def cells(e: Row) -> str:
-    """`3 on 2`: the same in a table."""
-    return f"{e.n} on {e.hosts}"
+@_or_dash
+def cells(estimate: Row) -> str:
+    """The same in short: `3 on 2`."""
+    return f"{estimate.n} on {estimate.hosts}"
 
 
-@_spelling
-def precise(e: Row) -> str:
-    """A ratio near one with its spread, three digits behind the point."""
-    return f"{e.value:.3f}" + (f" [{e.low:.3f}, {e.high:.3f}]" if e.low == e.low else "")
+@_or_dash
+def precise(estimate: Row) -> str:
+    """A ratio near one, with three decimals: `1.002 [0.999, 1.005]`."""
+    text = f"{estimate.value:.3f}"
+    if estimate.low == estimate.low:
+        text += f" [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return text
 
 
-num = _spelling(lambda e: labels.number(e.value, e.unit))  # `57.9k samples/s`, `1.64`
-bare = _spelling(lambda e: labels.number(e.value))  # where the unit stands in a column's title
-millis = _spelling(lambda e: labels.number(1000 * e.value))  # in thousandths of its unit: J as mJ
-share = _spelling(lambda e: f"{100 * e.value:.0f} %")  # without its spread
-share_of = _spelling(lambda e: f"{100 * e.value:.0f} % of {e.n} ({e.note})")
-count = _spelling(lambda e: f"{e.value:,.0f}")
+num = _or_dash(lambda e: labels.number(e.value, e.unit))  # with its unit: `57.9k samples/s`
+bare = _or_dash(lambda e: labels.number(e.value))  # without its unit
+millis = _or_dash(lambda e: labels.number(1000 * e.value))  # in thousandths of its unit: J as mJ
+share = _or_dash(lambda e: f"{100 * e.value:.0f} %")
+share_of = _or_dash(lambda e: f"{100 * e.value:.0f} % of {e.n} ({e.note})")
+count = _or_dash(lambda e: f"{e.value:,.0f}")
