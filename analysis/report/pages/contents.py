@@ -220,7 +220,9 @@ def pair(estimates: pd.DataFrame) -> pd.DataFrame:
             if ours or theirs:
                 cells = {"ours": Number(ours, spell), "the paper": Number(theirs, spell)}
                 rows.append(names | {"quantity": title} | cells)
-    return pd.DataFrame(rows)
+    shown = pd.DataFrame(rows)
+    reported = any(row["the paper"].of for row in rows)
+    return shown if reported else shown.drop(columns="the paper", errors="ignore")
 
 
 def left(estimates: pd.DataFrame) -> pd.DataFrame:
