@@ -1,4 +1,4 @@
-"""What is made of a study's records, with the paper beside it or without."""
+"""The steps from a study's records to its pages, with the paper's values and claims or without."""
 
 from contextlib import chdir
 from pathlib import Path
@@ -41,21 +41,21 @@ def write_pages(folder: Path, paper: bool) -> None:
 
 
 def derive(folder: Path, paper: bool) -> None:
-    """Everything that `collocate verify` compares, from the records of a folder `results/STUDY`.
+    """Make all that `collocate verify` compares from the records of a folder `results/STUDY`.
 
-    Raises ValueError, with the step that failed.
+    paper: with the paper's values and claims. Raises ValueError that names the step that failed.
     """
     from analysis.estimates.records.merge import write
     from analysis.files import one_line
     from release.manifest import RUNS
     from workflow.collocation.study.errors import ConfigError
 
-    here = Path("results", folder.name)  # some of its texts tell paths
+    study = Path("results", folder.name)  # relative, as some texts name paths
     steps = {
-        "records": lambda: write(here.name, here / RUNS, here / "runs.parquet"),
-        "estimates": lambda: write_estimates(here, paper),
-        "figures": lambda: draw_figures(here, paper, data_only=True),
-        "pages": lambda: write_pages(here, paper),
+        "records": lambda: write(study.name, study / RUNS, study / "runs.parquet"),
+        "estimates": lambda: write_estimates(study, paper),
+        "figures": lambda: draw_figures(study, paper, data_only=True),
+        "pages": lambda: write_pages(study, paper),
     }
     with chdir(folder.parents[1]):
         for name, step in steps.items():

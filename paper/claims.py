@@ -197,9 +197,10 @@ class _Judge:
             like = comparable is None or not reading.host or reading.host in comparable
             (counting if like else unlike).append(reading)
         # If one host only counts, the number is that host's, not the one over all hosts.
-        shown = counting[0] if unlike and len(counting) == 1 else number
+        if unlike and len(counting) == 1:
+            number = counting[0]
         unlike_hosts = tuple(reading.host for reading in unlike)
-        jobs = replace(jobs, estimate_ids=(shown.id,), unlike_hosts=unlike_hosts)
+        jobs = replace(jobs, estimate_ids=(number.id,), unlike_hosts=unlike_hosts)
         if not counting:
             return replace(jobs, note=f"{jobs.label} on a host like the paper's")
         sides = tuple((reading.host, test.side(reading)) for reading in counting)
@@ -307,8 +308,8 @@ def _comparable_hosts(needs: Sequence[NeedReading]) -> set[str] | None:
 def _not_measured(absent: Sequence[SetEvidence]) -> str:
     if not absent:
         return "There is no such set or job."
-    more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-    return f"Not measured: {absent[0].note}{more}."
+    remaining = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+    return f"Not measured: {absent[0].note}{remaining}."
 
 
 def _parts(scenario: str) -> list[tuple[str, int]]:

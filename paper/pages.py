@@ -33,13 +33,13 @@ class PaperPages(StudyPages):
         """Claims with another verdict at our hosts' own GRACT: `C5 too imprecise, 1.38 (…); …`."""
         rules = [claim.claim.without_lines() for claim in self.judged]
         rules = self.rules.model_copy(update={"claims": rules})
-        own_verdicts, parts = claims.judge_claims(rules, self.estimates), []
-        for on_line, own in zip(self.judged, own_verdicts, strict=True):
-            verdicts = {on_line.verdict, own.verdict}
+        measured, parts = claims.judge_claims(rules, self.estimates), []
+        for on_line, without in zip(self.judged, measured, strict=True):
+            verdicts = {on_line.verdict, without.verdict}
             alike = len(verdicts) == 1 or verdicts == {Verdict.AGREES, Verdict.HOLDS}
             if not alike and Verdict.NOT_TESTABLE not in verdicts:
-                number = spelling.span(tables.decisive_number(own, self.estimates))
-                parts.append(f"{on_line.claim.id} {own.verdict}, {number}")
+                number = spelling.span(tables.decisive_number(without, self.estimates))
+                parts.append(f"{on_line.claim.id} {without.verdict}, {number}")
         return "; ".join(parts)
 
     def context(self) -> dict[str, object]:

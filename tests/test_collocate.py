@@ -83,6 +83,17 @@ def test_help_fits_a_terminal_and_names_every_command(run):
         (["advise", "--", "python", "none.py"], "none.py"),
         (["advise", "--", "no-such-program"], "PATH"),
         (["advise", "--steps", "iter (.d+", "--", "true"], "steps"),
+        (["advise", "--model", "resnet50", "--steps", "x"], "--steps: --model takes no"),
+        (["advise", "--workload", "x", "--batch", "8"], "--batch: --workload takes no"),
+        (["advise", "--size", "32", "--", "true"], "--size: a command takes no"),
+        (["advise", "--study", "ladder", "--budget", "2m"], "--budget: --study takes no"),
+        (["explain", "ladder", "stp:none"], "'stp:none'"),
+        (["figures", "smoke", "--results", "none"], "none/smoke: no results of a study"),
+        (["report", "smoke", "--results", "none"], "none/smoke: no results of a study"),
+        (["merge", "none.tar"], "none.tar: no such file"),
+        (["pages", "ladder", "--advice", "none.json"], "none.json"),
+        (["recipe", "none.json"], "none.json: no such file"),
+        (["recipe", "--jobs", "2", "none.json"], "--jobs"),
         (["recipe", "--jobs", "4", "--", "python", "train.py"], "--method"),
         (["recipe", "--jobs", "0", "--method", "mps", "--", "true"], "--jobs"),
     ],
@@ -94,7 +105,8 @@ def test_what_is_typed_wrong_is_one_line_and_code_2(run, snakemake, words, named
 
 
 def test_what_fails_is_one_line_and_code_1(run):
-    for words in (["recipe", "none.json"], ["merge", "none"], ["compare", "ladder", "."]):
+    recorded = str(REPOSITORY / "docs" / "recorded_advice.json")
+    for words in (["recipe", recorded], ["compare", "ladder", "."]):
         code, _, err = run(*words)
         assert code == 1 and err.count("\n") == 1, err
 
@@ -123,18 +135,18 @@ def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
     """advise measures it, and the recipe starts it, with the words that were typed."""
     from analysis.advice.job import advise
 
-    asked = []
-    monkeypatch.setattr("collocate.advise._able", lambda words: None)
+    requests = []
+    monkeypatch.setattr("collocate.advise._refuse_if_unable", lambda words: None)
 
     def stop(request, study):
-        asked.append(request)
+        requests.append(request)
         raise ValueError("far enough")
 
     monkeypatch.setattr(advise, "advise", stop)
     (tmp_path / "train.py").write_text("")
     code, _, err = run("advise", "--", sys.executable, "train.py", "--name", value)
     assert (code, err) == (1, "far enough\n")
-    assert asked[0].words[1:] == ["train.py", "--name", value]
+    assert requests[0].words[1:] == ["train.py", "--name", value]
     code, script, err = run("recipe", "--jobs", "2", "--method", "mps", "--", "echo", value)
     assert (code, err) == (0, "")
 

@@ -341,7 +341,7 @@ ADVICE |= {"cores": 1, "memory_gb": 1.0, "verdict": "Run 2 jobs under MPS."}
         ("{", "no JSON"),
         ("[" * 100_000, "no JSON"),
         ("[1]", "has no keys; allowed: run, folder, jobs"),
-        ('{"jobs": 2}', "run: Field required"),
+        ('{"jobs": 2}', "it says of no job how to start it"),
         ({"cores": 1_000_000_000}, "cores: "),
         ({"folder": ["a"]}, "folder: "),
         ({"folder": "/a\n$(touch x)"}, "folder: "),

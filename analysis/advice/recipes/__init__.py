@@ -66,7 +66,11 @@ def recipe(given: Recipe, system: str = "bash") -> str:
 def read_advice(path: Path) -> Recipe:
     """What an advice.json advises to start. Raises ValueError with one line that names the file."""
     try:
-        given = check(Recipe, json.loads(read_text(path)), str(path))
+        content = json.loads(read_text(path))
+        if isinstance(content, dict) and not {"run", "folder"} & content.keys():
+            wanted = "give an advice.json that stands beside its measurements"
+            raise ConfigError(f"{path}: it says of no job how to start it; {wanted}")
+        given = check(Recipe, content, str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ConfigError as error:
