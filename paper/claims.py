@@ -49,20 +49,20 @@ def is_post_hoc(rules: ClaimRules, estimates: pd.DataFrame) -> bool:
 
 def claim_estimates(rules: ClaimRules, estimates: pd.DataFrame) -> Iterator[dict]:
     """Rows of estimates.parquet: a verdict for each claim, and how many have which verdict."""
-    judged = judge_claims(rules, estimates)
-    for claim in judged:
-        holding = [test for test in claim.tests if test.verdict == Verdict.HOLDS]
+    judgements = judge_claims(rules, estimates)
+    for judgement in judgements:
+        holding = [test for test in judgement.tests if test.verdict == Verdict.HOLDS]
         yield {
             "quantity": "claim",
-            "name": claim.claim.id,
+            "name": judgement.claim.id,
             "value": len(holding),
-            "n": len(claim.tests),
-            "status": claim.verdict.value,
-            "note": claim.reason,
+            "n": len(judgement.tests),
+            "status": judgement.verdict.value,
+            "note": judgement.reason,
         }
-    yield _count("claims", len(judged), "claims of the paper")
+    yield _count("claims", len(judgements), "claims of the paper")
     for verdict in Verdict:
-        number = sum(claim.verdict == verdict for claim in judged)
+        number = sum(judgement.verdict == verdict for judgement in judgements)
         name = f"claims_{verdict.name.lower()}"
         yield _count(name, number, f"claims with verdict: {verdict}")
 
@@ -134,34 +134,41 @@ class _Judge:
         """The verdict on a test. comparable: hosts that count; None: all."""
         quantity = "outcome" if test.fits else test.quantity.removesuffix(AT_GRACT)
         sets = []
-        for evidence in self._sets(test):
+        for jobs in self._sets(test):
             if test.fits:
-                evidence = self._memory(test, evidence)
+                evidence = self._memory(test, jobs)
             else:
-                evidence = self._sides(test, evidence, comparable)
+                evidence = self._sides(test, jobs, comparable)
             if evidence.estimate_ids or test.names_jobs:
                 reported_id = self._reported_id(quantity, evidence, test.job, sources)
                 sets.append(replace(evidence, reported_id=reported_id))
-        verdict = Verdict.NOT_TESTABLE
-        if sets:
-            verdict = verdict_of_parts([evidence.verdict for evidence in sets])
+        verdicts = [evidence.verdict for evidence in sets] or [Verdict.NOT_TESTABLE]
+        verdict = verdict_of_parts(verdicts)
         deciding = [evidence for evidence in sets if evidence.verdict == verdict]
         if verdict == Verdict.NOT_TESTABLE:
-            reason = _not_measured(deciding)
-        elif not test.fits:
-            if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the weakest evidence decides
-                deciding.sort(key=self._first_value, reverse=test.below is not None)
-            reason = self._reason(test, deciding[0])
-            holds_elsewhere = verdict == Verdict.HOLDS and len(sets) > 1
-            reason += "; the other readings hold too." if holds_elsewhere else "."
-        elif verdict == Verdict.CONTRADICTED:
+            return TestVerdict(test, verdict, _not_measured(deciding), tuple(sets))
+        if test.fits:
+            return self._memory_verdict(test, verdict, sets)
+        if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the weakest evidence decides
+            deciding.sort(key=self._first_value, reverse=test.below is not None)
+        holds_elsewhere = verdict == Verdict.HOLDS and len(sets) > 1
+        ending = "; the other readings hold too." if holds_elsewhere else "."
+        reason = self._reason(test, deciding[0]) + ending
+        return TestVerdict(test, verdict, reason, tuple(sets), deciding[0])
+
+    def _memory_verdict(
+        self, test: ClaimTest, verdict: Verdict, sets: Sequence[SetEvidence]
+    ) -> TestVerdict:
+        """The verdict on whether sets fit into memory; one of them must exceed the card."""
+        deciding = [evidence for evidence in sets if evidence.verdict == verdict]
+        if verdict == Verdict.CONTRADICTED:
             reason = f"{'; '.join(evidence.note for evidence in deciding)}."
         elif any(self._first_value(evidence) > 1 for evidence in sets):
             reason = f"All {len(sets)} sets do so, those that exceed the card among them."
         else:
             verdict = Verdict.NOT_TESTABLE
             reason = "None of its sets needs more memory than there is."
-        return TestVerdict(test, verdict, reason, tuple(sets), deciding[0] if deciding else None)
+        return TestVerdict(test, verdict, reason, tuple(sets), deciding[0])
 
     def _sets(self, test: ClaimTest) -> Iterator[SetEvidence]:
         """The sets of a test, without evidence yet."""

@@ -31,7 +31,7 @@ class PaperPages(StudyPages):
 
     def differing_without_lines(self) -> str:
         """Claims with another verdict at our hosts' own GRACT: `C5 too imprecise, 1.38 (…); …`."""
-        rules = [claim.claim.without_lines() for claim in self.judged]
+        rules = [judgement.claim.without_lines() for judgement in self.judged]
         rules = self.rules.model_copy(update={"claims": rules})
         measured, parts = claims.judge_claims(rules, self.estimates), []
         for on_line, without in zip(self.judged, measured, strict=True):

@@ -21,30 +21,35 @@ _VERBS = {
 }
 
 
-def verdict_table(judged: Iterable[ClaimVerdict], estimates: pd.DataFrame) -> pd.DataFrame:
+def verdict_table(judgements: Iterable[ClaimVerdict], estimates: pd.DataFrame) -> pd.DataFrame:
     """A row for each claim: its verdict, the number it rests on first, the paper's, and why."""
     rows = []
-    for claim in judged:
-        row = {"claim": f"{claim.claim.id}: {claim.claim.text}", "verdict": claim.verdict}
-        row["ours"] = Number(decisive_number(claim, estimates), spelling.span)
-        row["the paper"] = _reported(claim, estimates)
-        rows.append(row | {"why": claim.reason})
+    for judgement in judgements:
+        rows.append(
+            {
+                "claim": f"{judgement.claim.id}: {judgement.claim.text}",
+                "verdict": judgement.verdict,
+                "ours": Number(decisive_number(judgement, estimates), spelling.span),
+                "the paper": _reported(judgement, estimates),
+                "why": judgement.reason,
+            }
+        )
     return pd.DataFrame(rows)
 
 
-def decisive_number(claim: ClaimVerdict, estimates: pd.DataFrame) -> table.Row | None:
+def decisive_number(judgement: ClaimVerdict, estimates: pd.DataFrame) -> table.Row | None:
     """The number that a verdict rests on, with the range of its hosts; None if not testable."""
-    if claim.verdict == Verdict.NOT_TESTABLE:
+    if judgement.verdict == Verdict.NOT_TESTABLE:
         return None
-    number = table.at(estimates, claim.deciding.estimate_ids[0])
+    number = table.at(estimates, judgement.deciding.estimate_ids[0])
     return table.ranged(number, [*table.on_hosts(estimates, number)["value"]])
 
 
-def _reported(claim: ClaimVerdict, estimates: pd.DataFrame) -> str:
+def _reported(judgement: ClaimVerdict, estimates: pd.DataFrame) -> str:
     """The paper's number beside ours, with its source: `1.98, SUIT25`."""
-    evidence = claim.deciding
-    if claim.verdict == Verdict.NOT_TESTABLE:
-        sets = [evidence for test in claim.tests for evidence in test.sets]
+    evidence = judgement.deciding
+    if judgement.verdict == Verdict.NOT_TESTABLE:
+        sets = [evidence for test in judgement.tests for evidence in test.sets]
         evidence = next((one_set for one_set in sets if one_set.reported_id), None)
     number = table.at(estimates, evidence.reported_id) if evidence else None
     if number is None:
@@ -54,15 +59,15 @@ def _reported(claim: ClaimVerdict, estimates: pd.DataFrame) -> str:
     return f"{text}, {number.source}"
 
 
-def rule_table(judged: Iterable[ClaimVerdict]) -> pd.DataFrame:
+def rule_table(judgements: Iterable[ClaimVerdict]) -> pd.DataFrame:
     """A row for each test of a claim, and for each of its needs."""
     columns, rows = ["claim", "quantity", "must be", "verdict", "remark"], []
-    for claim in judged:
-        name, remark = claim.claim.id, claim.claim.note
-        for test in claim.tests:
+    for judgement in judgements:
+        name, remark = judgement.claim.id, judgement.claim.note
+        for test in judgement.tests:
             rows.append([name, test.test.quantity, test.test.rule, test.verdict, remark])
             remark = ""  # once for each claim
-        for reading in claim.needs:
+        for reading in judgement.needs:
             need, met = reading.need, "not read"
             if reading.hosts is not None:
                 hosts = ", ".join(host or "all hosts" for host in reading.hosts)
