@@ -5,39 +5,29 @@ from pathlib import Path
 
 
 def write_estimates(folder: Path, paper: bool) -> None:
-    """runs.parquet → estimates.parquet; paper: with the paper's values and claims."""
+    """runs.parquet → estimates.parquet."""
     from analysis.advice import predict
     from analysis.estimates.build import publish
+    from paper.estimates import ADDITIONS
 
-    if paper:
-        from paper.estimates import ADDITIONS
-
-        publish(folder, ADDITIONS)
-    else:
-        publish(folder, (predict.scored,))
+    publish(folder, ADDITIONS if paper else (predict.scored,))
 
 
 def draw_figures(folder: Path, paper: bool, data_only: bool = False) -> str:
-    """estimates.parquet → figures; the line that says which. data_only: no pictures."""
+    """estimates.parquet → figures; gives the line that says which. data_only: no pictures."""
     from analysis.report.figures import draw
+    from paper import figures
 
-    if paper:
-        from paper import figures
-
-        return draw(folder, figures, data_only=data_only)
-    return draw(folder, data_only=data_only)
+    return draw(folder, *([figures] if paper else []), data_only=data_only)
 
 
 def write_pages(folder: Path, paper: bool) -> None:
     """estimates.parquet → pages and tables."""
-    from analysis.report.pages import render
+    from analysis.report.pages.render import StudyPages
+    from analysis.report.pages.render import write_pages as write
+    from paper.pages import PaperPages
 
-    if paper:
-        from paper.pages import PaperPages
-
-        render.write_pages(PaperPages(folder))
-    else:
-        render.write_pages(render.StudyPages(folder))
+    write(PaperPages(folder) if paper else StudyPages(folder))
 
 
 def derive(folder: Path, paper: bool) -> None:

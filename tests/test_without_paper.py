@@ -34,10 +34,10 @@ def folder(tmp_path_factory):
 
 
 def test_no_page_table_or_figure_names_the_paper(folder):
-    made = [path for path in folder.rglob("*.*") if path.suffix in (".md", ".html", ".csv")]
-    made.remove(folder / "estimates.csv")  # its texts are those of analysis/estimates
-    assert {path.suffix for path in made} == {".md", ".html", ".csv"} and len(made) > 15
-    for path in made:
+    paths = [path for path in folder.rglob("*.*") if path.suffix in (".md", ".html", ".csv")]
+    paths.remove(folder / "estimates.csv")  # its texts are those of analysis/estimates
+    assert {path.suffix for path in paths} == {".md", ".html", ".csv"} and len(paths) > 15
+    for path in paths:
         text = re.sub(NAMES, "", path.read_text("utf-8"))
         named = re.findall(r".{,40}(?:paper|claim|SUIT25|LEC22).{,40}", text, re.I)
         assert not named, (path.name, named)
