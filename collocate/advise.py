@@ -13,15 +13,24 @@ from collocate.app import Mistyped, app
 
 LEAST_BUDGET_S = 60.0
 NEEDED = ("snakemake", "pandas", "pyarrow", "scipy", "psutil", "pynvml", "yaml")
-OURS = ("study", "studies", "workloads", "attempts", "budget")  # keys that the question decides
+DECIDED = ("study", "studies", "workloads", "attempts", "budget")  # keys that no --set may change
+_MEASURING = {"max_jobs", "max_slowdown", "max_memory", "budget", "measure"}
+_MEASURING |= {"as_json", "as_markdown", "results", "settings"}
+ALLOWED = {  # what is asked about → the options that it has
+    "study": {"workload", "max_slowdown", "max_memory", "as_markdown", "results"},
+    "command": _MEASURING | {"batch", "steps", "first_step"},
+    "model": _MEASURING | {"batch", "size"},
+    "workload": _MEASURING,
+}
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def advise(
+    context: typer.Context,
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="[--] COMMAND...", help="of one job, taken word by word as it is"),
-    ] = [],  # noqa: B006, Typer reads it and copies it
+    ] = None,
     model: Annotated[
         str, typer.Option(metavar="NAME", help="in place of COMMAND: a model of timm")
     ] = "",
@@ -72,7 +81,7 @@ def advise(
             help="where its measurements go",
         ),
     ] = None,
-    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+    settings: studies.Settings = None,
 ) -> None:
     """Say how many of your job one GPU should run.
 
@@ -84,21 +93,19 @@ def advise(
     collocate advise --model resnet50 --batch 64
     collocate advise --study ladder
     """
-    asked = [name for name in (command, model, study or workload) if name]
-    if len(asked) != 1:
+    if sum(map(bool, (command, model, study or workload))) != 1:
         raise Mistyped("give one of: -- COMMAND, --model, --workload, --study")
     if math.isnan(max_slowdown) or math.isnan(max_memory):
         raise Mistyped("--max-slowdown, --max-memory: allowed: a number")
+    _refuse_ignored(context)
     if study:
-        if as_json or steps or first_step or batch:
-            raise Mistyped("--study takes --workload, --max-slowdown, --max-memory, --markdown")
-        _of_study(study, results, workload, max_slowdown, max_memory, as_markdown)
+        _advise_on_study(study, results, workload, max_slowdown, max_memory, as_markdown)
         return
     bounds = {"max_jobs": max_jobs, "max_slowdown": max_slowdown, "max_memory_gb": max_memory}
     bounds |= {"budget_s": _seconds(budget), "measure_sets": measure}
-    words = studies.pairs(settings)
+    words = studies.set_words(settings)
     for word in words:
-        if word.partition("=")[0] in OURS:
+        if word.partition("=")[0] in DECIDED:
             raise Mistyped(f"--set {word}: a question has its own; allowed: gpu=, source=, …")
     from analysis.advice.job import advise as answers
     from analysis.advice.job import request as requests
@@ -118,21 +125,33 @@ def advise(
             )
     except ValueError as error:
         raise Mistyped(str(error)) from None
-    _able(words)
+    _refuse_if_unable(words)
     folder = _folder(results)
     with terminal.live(bounds["budget_s"]) as progress:
         advice = answers.advise(request, AdviceStudy(request, folder, words, progress))
-    path = folder / request.study
     if as_json:
         print(json.dumps(advice, indent=1))
         return
-    shown = text.markdown(advice) if as_markdown else text.terminal(advice)
-    print(shown) if as_markdown else terminal.show(shown)
-    _what_next(advice, path)
+    if as_markdown:
+        print(text.markdown(advice))
+    else:
+        terminal.show(text.terminal(advice))
+    _show_next_commands(advice, folder / request.study)
 
 
-def _able(words: list[str]) -> None:
-    """Say at once what measuring lacks here. Raises ValueError."""
+def _refuse_ignored(context: typer.Context) -> None:
+    """Raises Mistyped for an option that this question would ignore."""
+    question = next(name for name in ALLOWED if context.params[name])
+    for parameter in context.command.params:
+        typed = context.get_parameter_source(parameter.name).name == "COMMANDLINE"
+        allowed = ALLOWED[question] | {question}
+        if typed and parameter.name not in allowed:
+            subject = "a command" if question == "command" else f"--{question}"
+            raise Mistyped(f"{parameter.opts[0]}: {subject} takes no such option")
+
+
+def _refuse_if_unable(words: list[str]) -> None:
+    """Raises ValueError with what measuring lacks on this machine."""
     from workflow.collocation.gpu import find_devices
     from workflow.collocation.plan.jobs import missing_packages
     from workflow.collocation.study.load import load_config, read_config_values
@@ -140,16 +159,16 @@ def _able(words: list[str]) -> None:
     if missing := missing_packages(NEEDED):
         raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
     wanted = load_config(read_config_values(words)).gpu
-    devices, why_not = find_devices(wanted)
+    devices, reason = find_devices(wanted)
     if not devices and wanted != "cpu":
         raise ValueError(
-            f"no GPU is used here ({why_not}); --set gpu=cpu tries the command on the CPU, and "
+            f"no GPU is used here ({reason}); --set gpu=cpu tries the command on the CPU, and "
             "says nothing about sharing a GPU"
         )
 
 
 def _folder(results: Path | None) -> Path:
-    """Where measurements go; a new folder of ours is none that git looks into."""
+    """Where measurements go. A new folder in the user's project is hidden from git."""
     if results is not None or Path.cwd() == ROOT:
         return (results or Path("results")).expanduser()
     folder = Path("collocate")
@@ -159,8 +178,8 @@ def _folder(results: Path | None) -> Path:
     return folder
 
 
-def _what_next(advice: dict, folder: Path) -> None:
-    """Print what to type next: in one piece each, so that it can be copied."""
+def _show_next_commands(advice: dict, folder: Path) -> None:
+    """Print what to type next, unwrapped, so that it can be copied."""
     if advice["jobs"] > 1 and advice["run"] and advice["card"] != "CPU":
         path = shlex.quote(str(folder / "advice.json"))
         print(f"\nStart it:\n  collocate recipe {path} > start.sh\n  bash start.sh")
@@ -168,7 +187,7 @@ def _what_next(advice: dict, folder: Path) -> None:
         print(f"\nRead on:\n  {folder / 'results.md'}\n  {folder / 'explorer.html'}")
 
 
-def _of_study(
+def _advise_on_study(
     name: str, results: Path | None, job: str, slowdown: float, memory_gb: float, markdown: bool
 ) -> None:
     folder = studies.folder_of(name, results)
@@ -180,12 +199,13 @@ def _of_study(
 
 
 def _seconds(budget: str) -> float:
+    """The value of --budget in seconds. Raises Mistyped."""
     from workflow.collocation.study.definition import check_duration, parse_seconds
 
     try:
-        found = parse_seconds(check_duration(budget))
+        budget_s = parse_seconds(check_duration(budget))
     except ValueError as error:
         raise Mistyped(f"--budget {budget}: {error}") from None
-    if found < LEAST_BUDGET_S:
+    if budget_s < LEAST_BUDGET_S:
         raise Mistyped(f"--budget {budget}: allowed: {LEAST_BUDGET_S:g}s or more")
-    return found
+    return budget_s

@@ -46,10 +46,10 @@ def _without_a_command(context: typer.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; gives the exit code.
+    """Run one command line and return its exit code.
 
-    arguments: the words after `collocate`; those of this process if None. What a person typed
-    wrong is one line on stderr and code 2; what failed is one line and code 1.
+    arguments: the words after `collocate`; those of this process if None. A mistake in what was
+    typed is one line on stderr and code 2; a failure is one line and code 1.
     """
     try:
         if "COLLOCATION_PARENT" in os.environ:
@@ -61,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not (ROOT / "Snakefile").is_file():
             raise ValueError("collocate runs from its clone: install it with `make install` there")
         code = app(args=arguments, prog_name="collocate", standalone_mode=False) or 0
-        return _ended(code, INTERRUPTED) if code == 130 else code  # Typer answers Ctrl-C so
+        return _complain(code, INTERRUPTED) if code == 130 else code  # Typer answers Ctrl-C so
     except typer.TyperException as error:
-        return _ended(getattr(error, "exit_code", 1), _usage(error))
+        return _complain(getattr(error, "exit_code", 1), _mistake(error))
     except KeyboardInterrupt:
-        return _ended(130, INTERRUPTED)
+        return _complain(130, INTERRUPTED)
     except BrokenPipeError:  # as of `collocate plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -73,14 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from workflow.collocation.study.errors import ConfigError, NotInForce
 
         if isinstance(error, ConfigError):
-            return _ended(2, str(error))
+            return _complain(2, str(error))
         if isinstance(error, OSError | ValueError | NotInForce):
-            return _ended(1, str(error))
+            return _complain(1, str(error))
         raise
 
 
-def _usage(error: typer.TyperException) -> str:
-    """What was typed wrong, and where the options are explained."""
+def _mistake(error: typer.TyperException) -> str:
+    """One line: what was typed wrong, and which command explains the options."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "collocate"
@@ -88,6 +88,7 @@ def _usage(error: typer.TyperException) -> str:
     return f"{path}: {message}; see {path} --help"
 
 
-def _ended(code: int, message: str) -> int:
+def _complain(code: int, message: str) -> int:
+    """Print why a command ended; gives its exit code."""
     terminal.complain(message)
     return code

@@ -11,8 +11,8 @@ from collocate.app import app
 
 @app.command()
 def compare(
-    one: Annotated[str, typer.Argument(metavar="A", help="a study: its name, or its folder")],
-    other: Annotated[str, typer.Argument(metavar="B", help="the study to compare it with")],
+    first: Annotated[str, typer.Argument(metavar="A", help="a study: its name, or its folder")],
+    second: Annotated[str, typer.Argument(metavar="B", help="the study to compare it with")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FOLDER", show_default="compare-A-B"),
@@ -20,7 +20,7 @@ def compare(
     results: studies.Results = None,
 ) -> None:
     """Compare the numbers of two studies."""
-    folders = [studies.folder_of(name, results) for name in (one, other)]
+    folders = [studies.folder_of(name, results) for name in (first, second)]
     from analysis.report.compare import write_comparison
 
     names = "-".join(folder.resolve().name for folder in folders)

@@ -7,7 +7,7 @@ from collocate.app import app
 @app.command()
 def doctor(
     results: studies.Results = None,
-    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+    settings: studies.Settings = None,
 ) -> int:
     """Say what this machine lacks for measuring.
 

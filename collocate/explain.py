@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from collocate import studies, terminal
-from collocate.app import app
+from collocate.app import Mistyped, app
 
 
 @app.command()
@@ -19,8 +19,13 @@ def explain(
 ) -> None:
     """Show what a published number is made of."""
     folder = studies.folder_of(study, results)
-    from analysis.estimates import table as estimates
-    from analysis.report.explain import explain as lines_of
+    from analysis.estimates import table
+    from analysis.report.explain import explain as explanation
 
-    terminal.show(lines_of(estimates.read_estimates(folder / "estimates.parquet"), number))
+    estimates = table.read_estimates(folder / "estimates.parquet")
+    try:
+        text = explanation(estimates, number)
+    except ValueError as error:  # there is no such number
+        raise Mistyped(str(error)) from None
+    terminal.show(text)
     studies.warn_if_outdated(folder)

@@ -8,8 +8,7 @@ from collocate.app import app
 def figures(
     name: studies.Name = studies.AUTO,
     results: studies.Results = None,
-    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+    settings: studies.Settings = None,
 ) -> None:
     """Draw what is measured; measure nothing."""
-    words = studies.checked(studies.config(name, settings, results, measure=False))
-    studies.run_snakemake(words, "--", "figures")
+    studies.run_snakemake(studies.to_draw(name, settings, results), "--", "figures")

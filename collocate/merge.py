@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from collocate import studies
-from collocate.app import app
+from collocate.app import Mistyped, app
 
 
 @app.command()
@@ -18,7 +18,7 @@ def merge(
         str, typer.Option("--study", metavar="STUDY", show_default="the one in SOURCE")
     ] = studies.AUTO,
     results: studies.Results = None,
-    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+    settings: studies.Settings = None,
 ) -> int:
     """Take in what was measured elsewhere.
 
@@ -31,4 +31,6 @@ def merge(
     from release.scratch import scratch
 
     with scratch():
+        if not source.exists():
+            raise Mistyped(f"{source}: no such file or folder")
         return release.merge(source, words)

@@ -1,61 +1,50 @@
-"""What is made of a study's records, with the paper beside it or without."""
+"""The steps from a study's records to its pages, with the paper's values and claims or without."""
 
 from contextlib import chdir
 from pathlib import Path
 
 
 def write_estimates(folder: Path, paper: bool) -> None:
-    """runs.parquet → estimates.parquet; paper: with the paper's values and claims."""
+    """runs.parquet → estimates.parquet."""
     from analysis.advice import predict
     from analysis.estimates.build import publish_estimates
+    from paper.estimates import ADDITIONS
 
-    if paper:
-        from paper.estimates import ADDITIONS
-
-        publish_estimates(folder, ADDITIONS)
-    else:
-        publish_estimates(folder, (predict.predicted_estimates,))
+    publish_estimates(folder, ADDITIONS if paper else (predict.predicted_estimates,))
 
 
 def draw_figures(folder: Path, paper: bool, data_only: bool = False) -> str:
-    """estimates.parquet → figures; the line that says which. data_only: no pictures."""
+    """estimates.parquet → figures; gives the line that says which. data_only: no pictures."""
     from analysis.report.figures import draw
+    from paper import figures
 
-    if paper:
-        from paper import figures
-
-        return draw(folder, figures, data_only=data_only)
-    return draw(folder, data_only=data_only)
+    return draw(folder, *([figures] if paper else []), data_only=data_only)
 
 
 def write_pages(folder: Path, paper: bool) -> None:
     """estimates.parquet → pages and tables."""
-    from analysis.report.pages import render
+    from analysis.report.pages.render import StudyPages
+    from analysis.report.pages.render import write_pages as write
+    from paper.pages import PaperPages
 
-    if paper:
-        from paper.pages import PaperPages
-
-        render.write_pages(PaperPages(folder))
-    else:
-        render.write_pages(render.StudyPages(folder))
+    write(PaperPages(folder) if paper else StudyPages(folder))
 
 
 def derive(folder: Path, paper: bool) -> None:
-    """Everything that `collocate verify` compares, from the records of a folder `results/STUDY`.
+    """Make all that `collocate verify` compares from the records of a folder `results/STUDY`.
 
-    Raises ValueError, with the step that failed.
+    paper: with the paper's values and claims. Raises ValueError that names the step that failed.
     """
-    from analysis.estimates.records.merge import write_runs
     from analysis.files import one_line
     from release.manifest import RUNS
     from workflow.collocation.study.errors import ConfigError
 
-    here = Path("results", folder.name)  # some of its texts tell paths
+    study = Path("results", folder.name)  # relative, as some texts name paths
     steps = {
-        "records": lambda: write_runs(here.name, here / RUNS, here / "runs.parquet"),
-        "estimates": lambda: write_estimates(here, paper),
-        "figures": lambda: draw_figures(here, paper, data_only=True),
-        "pages": lambda: write_pages(here, paper),
+        "records": lambda: write_runs(study.name, study / RUNS, study / "runs.parquet"),
+        "estimates": lambda: write_estimates(study, paper),
+        "figures": lambda: draw_figures(study, paper, data_only=True),
+        "pages": lambda: write_pages(study, paper),
     }
     with chdir(folder.parents[1]):
         for name, step in steps.items():

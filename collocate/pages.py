@@ -16,6 +16,7 @@ def pages(
         Path | None,
         typer.Option(
             metavar="ADVICE.json",
+            exists=True,
             show_default="the one recorded before",
             help="record this answer of `collocate advise` for the picture in README.md",
         ),

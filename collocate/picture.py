@@ -52,13 +52,13 @@ def svg(advice: Mapping) -> str:
 
     prompt = f"$ collocate advise -- {advice['asked']}"
     answer = text.terminal(advice)
-    shown = terminal.wrapped(f"{prompt}\n{answer}", terminal.WIDEST)
+    screen = terminal.wrapped(f"{prompt}\n{answer}", terminal.WIDEST)
     question = terminal.wrapped(prompt, terminal.WIDEST)
     verdict = terminal.wrapped(advice["verdict"], terminal.WIDEST)
-    page = Text(shown + "\n")  # below the last line is room
+    page = Text(screen + "\n")  # below the last line is room
     page.stylize(PROMPT, 0, len(question))
     page.stylize("bold", len(question) + 1, len(question) + 1 + len(verdict))
-    columns = max(map(len, shown.splitlines()))
+    columns = max(map(len, screen.splitlines()))
     console = Console(record=True, width=columns, file=io.StringIO(), color_system="truecolor")
     console.print(page, soft_wrap=True)
     theme = TerminalTheme(PAPER, INK, [INK] * 8)

@@ -10,11 +10,11 @@ def plan(
     budget: studies.Budget = "",
     gpus: studies.Gpus = "1",
     results: studies.Results = None,
-    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+    settings: studies.Settings = None,
 ) -> None:
     """List what a study would run, and what failed."""
     count = studies.number_of_gpus(gpus)
-    words = studies.checked(studies.config(name, settings, results, budget))
+    words = studies.checked(studies.config(name, settings, results, budget=budget))
     from workflow.collocation.plan.session import open_session
     from workflow.collocation.plan.show import plan_table
     from workflow.collocation.study.load import read_config_values

@@ -12,14 +12,14 @@ import typer
 from collocate.app import Mistyped, app
 
 
-class Method(StrEnum):
+class RecipeMethod(StrEnum):
     """How jobs share the GPU."""
 
     separate = "separate"
     mps = "mps"
 
 
-class System(StrEnum):
+class RecipeSystem(StrEnum):
     """What starts the jobs."""
 
     bash = "bash"
@@ -36,13 +36,13 @@ def recipe(
         ),
     ],
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="copies")] = None,
-    method: Annotated[Method | None, typer.Option(help="how they share the GPU")] = None,
+    method: Annotated[RecipeMethod | None, typer.Option(help="how they share the GPU")] = None,
     cores: Annotated[int | None, typer.Option(min=1, metavar="N", help="CPUs of each job")] = None,
     memory: Annotated[
         float | None,
         typer.Option(min=0, metavar="GB", help="GPU memory of a job, checked at the start"),
     ] = None,
-    system: Annotated[System, typer.Option(help="what starts the jobs")] = System.bash,
+    system: Annotated[RecipeSystem, typer.Option(help="what starts the jobs")] = RecipeSystem.bash,
 ) -> None:
     """Print a script that starts copies of a job.
 
@@ -57,7 +57,12 @@ def recipe(
     from workflow.collocation.study.load import validate
 
     if len(words) == 1 and words[0].endswith(".json"):
-        content = recipes.read_advice(Path(words[0]))
+        if jobs or method or cores or memory:
+            raise Mistyped("--jobs, --method, --cores, --memory: an ADVICE.json says them")
+        path = Path(words[0])
+        if not path.exists():
+            raise Mistyped(f"{path}: no such file")
+        content = recipes.read_advice(path)
     elif jobs is None or method is None:
         raise Mistyped("give an ADVICE.json, or --jobs and --method before the command")
     else:
@@ -66,6 +71,7 @@ def recipe(
         content = validate(recipes.Recipe, place | numbers, "recipe")
     script = recipes.script_of(content, system.value).rstrip()
     with suppress(OSError):
-        if stat.S_ISREG(os.fstat(1).st_mode):  # `> start.sh`: the command is its owner's alone
+        # A script that is written to a file may hold secrets: nobody else reads it.
+        if stat.S_ISREG(os.fstat(1).st_mode):
             os.fchmod(1, 0o700)
     print(script)

@@ -1,17 +1,20 @@
-"""Options that commands about a study have in common, and what is made of them."""
+"""Options that commands about a study have in common, and the config that they make."""
 
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collocate import ROOT
 from collocate.app import Mistyped
 from collocate.terminal import complain
+
+if TYPE_CHECKING:
+    from workflow.collocation.study.definition import Config
 
 PATHS = ("workloads", "studies", "results", "data")  # keys of config.yaml that hold a path
 AUTO = "auto"
@@ -48,7 +51,7 @@ Results = Annotated[
     typer.Option(metavar="FOLDER", show_default="results/ of the clone", help="where results are"),
 ]
 Settings = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="a key of config/config.yaml; may be repeated"),
 ]
 Budget = Annotated[str, typer.Option(metavar="TIME", help="only what fits into 90s, 25m or 2h")]
@@ -70,35 +73,35 @@ def folder_of(study: str, results: Path | None) -> Path:
 
 
 def config(
-    study: str, settings: Sequence[str], results: Path | None, budget: str = "", **more: object
+    study: str, settings: Sequence[str] | None, results: Path | None, **keys: object
 ) -> list[str]:
-    """`key=value` words for Snakemake's --config and for planning; paths are absolute.
+    """The words `key=value` that configure a study, for Snakemake and for planning.
 
-    more: further keys of config.yaml. Raises Mistyped for what is no key=value.
+    settings: of --set. keys: further keys of config.yaml; an empty value leaves its key out. Paths
+    become absolute. Raises Mistyped for a setting that is no KEY=VALUE.
     """
     from workflow.collocation.study.load import as_yaml
 
     words = [f"study={as_yaml(study)}"]
-    words += [f"{key}={as_yaml(value)}" for key, value in more.items()]
-    words += [f"budget={as_yaml(budget)}"] if budget else []
-    words += pairs(settings)
+    words += [f"{key}={as_yaml(value)}" for key, value in keys.items() if value != ""]
+    words += set_words(settings)
     if results is not None:
         words.append(f"results={as_yaml(str(results.expanduser().resolve()))}")
     return words
 
 
-def pairs(settings: Sequence[str]) -> list[str]:
-    """What --set gave, as `key=value` words; paths are absolute. Raises Mistyped."""
+def set_words(settings: Sequence[str] | None) -> list[str]:
+    """The words of --set, with absolute paths. Raises Mistyped for one that is no KEY=VALUE."""
     from workflow.collocation.study.load import as_yaml
 
     words = []
-    for word in settings:
+    for word in settings or []:
         key, separator, value = word.partition("=")
         if not separator or not re.fullmatch(r"\w+", key):
             raise Mistyped(f"--set {word}: give KEY=VALUE, a key of config/config.yaml")
-        here = Path(value).expanduser()
-        if key in PATHS and (key == "results" or here.exists()):
-            word = f"{key}={as_yaml(str(here.resolve()))}"
+        path = Path(value).expanduser()
+        if key in PATHS and (key == "results" or path.exists()):
+            word = f"{key}={as_yaml(str(path.resolve()))}"
         words.append(word)
     return words
 
@@ -107,7 +110,7 @@ def warn_if_outdated(folder: Path) -> None:
     """Say on stderr how many measurements are newer than a study's published numbers."""
     from workflow.collocation.study.layout import MANIFEST
 
-    if (folder / MANIFEST).exists():  # of which a clone sets all times anew
+    if (folder / MANIFEST).exists():  # a clone sets all times of a sealed study anew
         return
     written = (folder / "estimates.parquet").stat().st_mtime
     records = folder.glob("cells/*/*/*/*/*/run.json")
@@ -116,19 +119,40 @@ def warn_if_outdated(folder: Path) -> None:
 
 
 def number_of_gpus(gpus: str) -> int:
-    """`2` or `all`, of which there are never more than 1,000. Raises Mistyped."""
+    """The number that --gpus means. Raises Mistyped for what is none."""
     if gpus == "all":
-        return 1000
+        return 1000  # more than a machine or a cluster has
     if not gpus.isdecimal() or int(gpus) < 1:
         raise Mistyped(f"--gpus {gpus}: allowed: all, 1 or more")
     return int(gpus)
 
 
-def checked(words: Sequence[str]) -> list[str]:
-    """The words, once the config that they make is valid. Raises ConfigError.
+def checked(words: list[str]) -> list[str]:
+    """The same words, after the study that they configure was found valid. Raises ConfigError.
 
     From here on the clone is the working directory: relative paths in config.yaml are its own.
     """
+    _checked_config(words)
+    return words
+
+
+def to_draw(study: str, settings: Sequence[str] | None, results: Path | None) -> list[str]:
+    """The words that configure drawing: nothing is measured.
+
+    Raises ConfigError, and Mistyped if the study has no results.
+    """
+    words = config(study, settings, results, measure=False)
+    values = _checked_config(words)
+    folder = Path(values.results, values.study)
+    if values.study != AUTO and not (folder / "cells").exists():
+        from analysis.files import no_study
+
+        raise Mistyped(no_study(folder, "cells"))
+    return words
+
+
+def _checked_config(words: list[str]) -> "Config":
+    """The valid config of these words. Its study is looked at, too, if it has a name."""
     from workflow.collocation.study.load import (
         find_config_file,
         load_config,
@@ -138,24 +162,23 @@ def checked(words: Sequence[str]) -> list[str]:
     )
 
     os.chdir(ROOT)
-    values = load_config(read_config_values(list(words)))
+    values = load_config(read_config_values(words))
     if values.study != AUTO:
         workloads = load_workloads(find_config_file(values.workloads))
         load_study(find_config_file(values.studies), values.study, workloads)
-    return list(words)
+    return values
 
 
 def run_snakemake(words: Sequence[str], *arguments: str, gpus: int | None = None) -> None:
-    """Become Snakemake in the clone, with this config; it never returns.
+    """Become Snakemake in the clone; this never returns.
 
-    gpus: at most so many at once; Snakemake's profile has one.
+    words: the config. gpus: how many to use at once; by default as the profile says.
     """
     command = [sys.executable, "-m", "workflow.collocation.plan.terminal", "snakemake"]
     command += ["--cores", "all", "--resources", f"gpu={gpus}"] if gpus else []
     command += ["--config", *words]
     os.chdir(ROOT)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    )
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     sys.stdout.flush()
     os.execv(sys.executable, [*command, *arguments])

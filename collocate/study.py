@@ -15,7 +15,7 @@ def study(
     gpus: studies.Gpus = "",
     draw: Annotated[bool, typer.Option(help="make tables, figures and pages, too")] = True,
     results: studies.Results = None,
-    settings: studies.Settings = [],  # noqa: B006, Typer reads it and copies it
+    settings: studies.Settings = None,
 ) -> None:
     """Measure what is left of a study, and draw it.
 
@@ -23,5 +23,5 @@ def study(
     snakemake --cores 1 --resources gpu=1 --config study=STUDY
     """
     count = studies.number_of_gpus(gpus) if gpus else None
-    words = studies.checked(studies.config(name, settings, results, budget))
+    words = studies.checked(studies.config(name, settings, results, budget=budget))
     studies.run_snakemake(words, *([] if draw else ["--until", "collocate"]), gpus=count)

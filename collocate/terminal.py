@@ -1,4 +1,4 @@
-"""How text reaches a terminal: wrapped between words, never wider than a reader wants it."""
+"""Output on a terminal: text with broken lines, and the progress of measurements."""
 
 import shutil
 import sys
@@ -18,9 +18,10 @@ def width() -> int:
 
 
 def wrapped(text: str, columns: int | None = None) -> str:
-    """`text` with each line cut between words; what follows a cut is indented a little more.
+    """Break long lines between words, and indent what follows a break.
 
-    A word that is longer than a line, such as a path, stays whole: it can be copied.
+    A word that is longer than a line, such as a path, stays whole, so that it can be copied.
+    columns: of a line; by default the terminal's.
     """
     columns = columns or width()
     lines = []
@@ -41,31 +42,31 @@ def wrapped(text: str, columns: int | None = None) -> str:
 
 
 def show(text: str) -> None:
-    """Print an answer."""
+    """Print text on stdout, with lines broken."""
     if text:
         print(wrapped(text))
 
 
 @contextmanager
 def live(budget_s: float) -> Iterator[Callable[[str, str], None]]:
-    """While something is measured: gives what to call often with what it is and its newest state,
-    such as its rate.
+    """Show the progress of measurements on stderr.
 
-    At a terminal that is one line which lives; elsewhere a line for each new thing. budget_s: how
-    long all of it takes.
+    Gives a function to call often, with the name of what is measured and its newest state, such as
+    its rate. At a terminal it rewrites one line; elsewhere it prints a line for each new name.
+    budget_s: how long all of it takes.
     """
-    began, shown, at_terminal = time.monotonic(), "", sys.stderr.isatty()
+    began, printed, at_terminal = time.monotonic(), "", sys.stderr.isatty()
 
-    def progress(what: str, state: str) -> None:
-        nonlocal shown
+    def progress(name: str, state: str) -> None:
+        nonlocal printed
         if not at_terminal:
-            if what != shown:
-                print(f"{what} ...", file=sys.stderr)
-            shown = what
+            if name != printed:
+                print(f"{name} ...", file=sys.stderr)
+            printed = name
             return
-        left = budget_s - (time.monotonic() - began)
-        about = f"about {left:.0f} s left" if left > 0 else "soon done"
-        line = f"{about}: {what}{f': {state}' if state else ''}"
+        seconds_left = budget_s - (time.monotonic() - began)
+        remaining = f"about {seconds_left:.0f} s left" if seconds_left > 0 else "soon done"
+        line = f"{remaining}: {name}{f': {state}' if state else ''}"
         columns = shutil.get_terminal_size().columns - 1
         print(f"{CLEAR}{line[:columns]}", end="", file=sys.stderr, flush=True)
 
@@ -77,7 +78,7 @@ def live(budget_s: float) -> Iterator[Callable[[str, str], None]]:
 
 
 def complain(message: str) -> None:
-    """Print why a command ended: one line, which a terminal sees wrapped."""
+    """Print why a command failed on stderr: one line, which is wrapped at a terminal."""
     message = "".join(c if c.isprintable() or c == "\n" else "?" for c in message)
     at_terminal = sys.stderr is not None and sys.stderr.isatty()
     print(wrapped(message) if at_terminal else message, file=sys.stderr)

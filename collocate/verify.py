@@ -11,18 +11,18 @@ from collocate.app import app
 @app.command()
 def verify(
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[STUDY]...",
             help="names or folders",
             show_default="all that ship",
             autocompletion=studies.names_of_results,
         ),
-    ] = [],  # noqa: B006, Typer reads it and copies it
+    ] = None,
     results: studies.Results = None,
 ) -> int:
     """Recompute published numbers from raw files."""
-    folders = [studies.folder_of(name, results) for name in names]
+    folders = [studies.folder_of(name, results) for name in names or []]
     from collocate.outputs import derive
     from release import verify as release
     from release.scratch import scratch

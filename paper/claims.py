@@ -1,333 +1,330 @@
-"""The paper's claims: what the estimates say of each, by the rules of paper/claims.yaml.
+"""Verdicts on the paper's claims, by the estimates of a study and the rules of claims.yaml.
 
-A verdict compares estimates with bounds, host by host, as the header of that file says; it computes
-no number. `verdicts` gives the rows of estimates.parquet, `judged` all that pages show.
+The head of that file says how hosts, sets of jobs and tests make a verdict. No number is estimated
+here.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
 from analysis import labels
 from analysis.estimates.quantities import AT_GRACT, QUANTITIES
 from analysis.estimates.table import MEASURED, Row, by_id, get, identity, place, ranged
-from paper.gract_lines import POINTS
-from paper.rules import Claim, Need, Rules, Side, Test, Verdict, all_of, over_hosts
+from paper.gract_lines import LEAST_POINTS
+from paper.rules import Claim, ClaimRules, ClaimTest, Need
+from paper.verdicts import (
+    ClaimVerdict,
+    NeedReading,
+    SetEvidence,
+    TestVerdict,
+    Verdict,
+    verdict_of_hosts,
+    verdict_of_parts,
+)
 from workflow.collocation.study.names import PAPER_IMPLEMENTATION, parse_scenario, scenario_id
+
+_ENDINGS = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
 # Quantities that compare a set with one by another method.
 PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "rate_over_mps": "mps"}
 PARTNER |= {"gract_over_mps": "mps"}
-_DID = {"completed": "completed", "out_of_memory": "ran out of memory"}
 
 
-@dataclass(frozen=True)
-class CellJudged:
-    """One number of a test. hosts: host, id of its estimate, and where it lies. unlike: hosts on
-    which a need is not met. reported: id of the paper's number beside it, or "". note: why there is
-    no number, or what the set did (fits). planned: the study planned it, and what it is held
-    against.
+def judge_claims(rules: ClaimRules, estimates: pd.DataFrame) -> list[ClaimVerdict]:
+    """The verdict on every claim, in the order of the file.
+
+    estimates: of a study, with the paper's values and lines, as `analysis.estimates.table.read`
+    gives them.
     """
-
-    scenario: str
-    implementation: str
-    method: str
-    verdict: Verdict = Verdict.NOT_TESTABLE
-    ids: tuple[str, ...] = ()
-    hosts: tuple[tuple[str, str, Side], ...] = ()
-    unlike: tuple[str, ...] = ()
-    reported: str = ""
-    note: str = ""
-    planned: bool = True
-
-    @property
-    def label(self) -> str:
-        """`7 × ResNet26 b32 under MPS`, `ResNet152 b32 alone`."""
-        one = self.method == "naive" and parse_scenario(self.scenario).n == 1
-        how = "alone" if one else labels.method_phrase(self.method)
-        return f"{labels.scenario(self.scenario)} {how}"
-
-    @property
-    def said(self) -> str:
-        """`yes on h1, h2; rather no on h3; not comparable on h4`."""
-        on = {side: [h or "all hosts" for h, _, at in self.hosts if at == side] for side in Side}
-        parts = [f"{side} on {', '.join(hosts)}" for side, hosts in on.items() if hosts]
-        parts += [f"not comparable on {', '.join(self.unlike)}"] * bool(self.unlike)
-        return "; ".join(parts)
-
-
-@dataclass(frozen=True)
-class TestJudged:
-    """A test with its verdict, why, and the numbers that it compares; `deciding` is what why tells
-    of.
-    """
-
-    test: Test
-    verdict: Verdict
-    cells: tuple[CellJudged, ...]
-    note: str
-    deciding: CellJudged | None = None
-
-
-@dataclass(frozen=True)
-class NeedJudged:
-    """met: hosts whose own reading is within the bounds ("": it has no single hosts); None: it was
-    not read.
-    """
-
-    need: Need
-    met: tuple[str, ...] | None
-    note: str
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim with its verdict, why, and all that it rests on."""
-
-    claim: Claim
-    verdict: Verdict
-    note: str
-    tests: tuple[TestJudged, ...]
-    needs: tuple[NeedJudged, ...]
-
-    @property
-    def deciding(self) -> CellJudged | None:
-        """The cell whose number the verdict rests on, which its reason tells of."""
-        of = Verdict.HOLDS if self.verdict == Verdict.AGREES else self.verdict
-        return next((test.deciding for test in self.tests if test.verdict == of), None)
-
-    @property
-    def planned(self) -> bool:
-        """Whether the study planned a set that it is tested by."""
-        return any(cell.planned for test in self.tests for cell in test.cells)
-
-
-def judged(rules: Rules, estimates: pd.DataFrame) -> list[Judged]:
-    """Every claim with its verdict, in the file's order."""
     judge = _Judge(estimates)
     return [judge.claim(claim) for claim in rules.claims]
 
 
-def post_hoc(rules: Rules, estimates: pd.DataFrame) -> bool:
-    """True if a cell of the study was measured before the last rule was changed."""
+def is_post_hoc(rules: ClaimRules, estimates: pd.DataFrame) -> bool:
+    """True if a cell of the study was measured before the last change of a rule."""
     began = get(estimates, "count", name="began")
     settled = rules.settled.timestamp() if rules.settled else math.inf
     return began is not None and began.value < settled
 
 
-def verdicts(rules: Rules, estimates: pd.DataFrame) -> Iterator[dict]:
-    """Rows of estimates.parquet: one per claim, and how many there are in all and of each
-    verdict.
-    """
-    found = judged(rules, estimates)
-    for each in found:
-        holding = sum(test.verdict == Verdict.HOLDS for test in each.tests)
-        row = {"quantity": "claim", "name": each.claim.id, "value": holding, "n": len(each.tests)}
-        yield row | {"status": each.verdict.value, "note": each.note}
-    counts = [("claims", len(found), "claims of the paper")]
+def claim_estimates(rules: ClaimRules, estimates: pd.DataFrame) -> Iterator[dict]:
+    """Rows of estimates.parquet: a verdict for each claim, and how many have which verdict."""
+    judgements = judge_claims(rules, estimates)
+    for judgement in judgements:
+        holding = [test for test in judgement.tests if test.verdict == Verdict.HOLDS]
+        yield {
+            "quantity": "claim",
+            "name": judgement.claim.id,
+            "value": len(holding),
+            "n": len(judgement.tests),
+            "status": judgement.verdict.value,
+            "note": judgement.reason,
+        }
+    yield _count("claims", len(judgements), "claims of the paper")
     for verdict in Verdict:
-        n = sum(each.verdict == verdict for each in found)
-        counts.append((f"claims_{verdict.name.lower()}", n, f"claims with verdict: {verdict}"))
-    for name, value, note in counts:
-        yield {"quantity": "count", "name": name, "value": value, "note": note}
+        number = sum(judgement.verdict == verdict for judgement in judgements)
+        name = f"claims_{verdict.name.lower()}"
+        yield _count(name, number, f"claims with verdict: {verdict}")
+
+
+def _count(name: str, number: int, note: str) -> dict:
+    return {"quantity": "count", "name": name, "value": number, "note": note}
 
 
 class _Judge:
-    """Judges claims by the estimates of a study."""
+    """Judges claims by the estimates of one study."""
 
     def __init__(self, estimates: pd.DataFrame):
         self.numbers = by_id(estimates)
-        self.hosts = sorted({e.host for e in self.numbers.values()} - {""})
-        every = [e for e in self.numbers.values() if e.quantity == "outcome"]
-        self.outcomes = [e for e in every if e.source == MEASURED]
-        self.paper = [e for e in self.numbers.values() if e.source != MEASURED]
+        self.hosts = sorted({number.host for number in self.numbers.values()} - {""})
+        self.outcomes = []  # of sets of the study
+        self.reported = []  # numbers of the paper
+        for number in self.numbers.values():
+            if number.source != MEASURED:
+                self.reported.append(number)
+            elif number.quantity == "outcome":
+                self.outcomes.append(number)
 
-    def claim(self, claim: Claim) -> Judged:
+    def claim(self, claim: Claim) -> ClaimVerdict:
+        """The verdict on one claim."""
         if claim.untestable:
-            return Judged(claim, Verdict.NOT_TESTABLE, claim.untestable, (), ())
-        needs = tuple(map(self._need, claim.needs))
-        single = [set(need.met) for need in needs if need.met is not None and "" not in need.met]
-        like = set.intersection(*single) if single else None
-        tests = tuple(self._test(test, like, claim.sources) for test in claim.tests)
-        unread = [need.note for need in needs if need.met is None]
-        verdict = all_of([test.verdict for test in tests])
-        why = next(test.note for test in tests if test.verdict == verdict)
-        # What was not measured at all says so, whatever else it would need.
-        if any(cell.ids for test in tests for cell in test.cells):
+            return ClaimVerdict(claim, Verdict.NOT_TESTABLE, claim.untestable)
+        needs = tuple(self._need(need) for need in claim.needs)
+        comparable = _comparable_hosts(needs)
+        tests = tuple(self._test(test, comparable, claim.sources) for test in claim.tests)
+        verdict = verdict_of_parts([test.verdict for test in tests])
+        reason = next(test.reason for test in tests if test.verdict == verdict)
+        # A claim whose tests have no number at all says so, whatever else it needs.
+        if any(evidence.estimate_ids for test in tests for evidence in test.sets):
+            unread = [need.note for need in needs if need.hosts is None]
+            notes = [need.note for need in needs]
             if unread:
-                verdict, why = Verdict.NOT_TESTABLE, unread[0]
-            elif like == set():
-                notes = [need.note for need in needs if not need.met] or [n.note for n in needs]
-                verdict, why = Verdict.NOT_TESTABLE, " ".join(notes)
+                verdict, reason = Verdict.NOT_TESTABLE, unread[0]
+            elif comparable == set():
+                unmet = [need.note for need in needs if not need.hosts]
+                verdict, reason = Verdict.NOT_TESTABLE, " ".join(unmet or notes)
             elif verdict == Verdict.NOT_TESTABLE:
-                why = " ".join([*(need.note for need in needs), why])
+                reason = " ".join([*notes, reason])
         if verdict == Verdict.NOT_TESTABLE and claim.of_mig:
-            why = f"Needs MIG. {why}"
-        if verdict == Verdict.HOLDS and claim.extrapolated:
+            reason = f"Needs MIG. {reason}"
+        if verdict == Verdict.HOLDS and claim.on_a_line:
             verdict = Verdict.AGREES
-        return Judged(claim, verdict, why, tests, needs)
+        return ClaimVerdict(claim, verdict, reason, tests, needs)
 
-    def _get(self, quantity: str, cell: CellJudged, window: str = "", job: str = "") -> Row | None:
-        """The number of a cell, where there is one."""
-        e = self.numbers.get(identity(quantity, **place(cell), window=window, job=job))
-        return None if e is None or math.isnan(e.value) else e
+    def _need(self, need: Need) -> NeedReading:
+        """Which hosts meet a need, and its reading in words."""
+        scenario = self._scenario(need.mix or {need.job: 1}, need)
+        jobs = SetEvidence(scenario, need.implementation, need.method)
+        number = self._number(need.quantity, jobs, need.window, need.job if need.mix else "")
+        subject = f"For {jobs.label}, {_title(need.quantity)}"
+        if number is None:
+            return NeedReading(need, None, f"{subject} was not read, and must be {need.rule}.")
+        on_hosts = self._on_hosts(number)
+        meeting = tuple(reading.host for reading in on_hosts if need.admits(reading))
+        note = f"{subject} is {self._span(number)}, and the comparison needs it {need.rule}."
+        if not meeting:
+            note += " That is so on no host."
+        elif len(meeting) < len(on_hosts):
+            note += f" That is so on {', '.join(meeting)} only."
+        return NeedReading(need, meeting, note)
 
-    def _points(self, e: Row) -> list[Row]:
-        """The number on each host, or where it has none, the one there is."""
-        ids = [f"{e.id}@{host}" for host in self.hosts]
-        return [self.numbers[each] for each in ids if each in self.numbers] or [e]
-
-    def _span(self, e: Row) -> str:
-        """A number with the values of its hosts, which decide, or the interval of a line."""
-        return labels.span(ranged(e, [point.value for point in self._points(e)]))
-
-    def _need(self, need: Need) -> NeedJudged:
-        """Read host by host; what is met on a host makes the tests comparable there."""
-        cell = CellJudged(
-            self._scenario(need.mix or {need.job: 1}, need), need.implementation, need.method
-        )
-        e = self._get(need.quantity, cell, need.window, need.job if need.mix else "")
-        what = f"For {cell.label}, {_title(need.quantity)}"
-        if e is None:
-            return NeedJudged(need, None, f"{what} was not read, and must be {need.rule}.")
-        points = self._points(e)
-        met = tuple(point.host for point in points if need.admits(point))
-        on = "on no host" if not met else f"on {', '.join(met)} only"
-        met_on = "" if "" in met else f" That is so {on}." if len(met) < len(points) else ""
-        note = f"{what} is {self._span(e)}, and the comparison needs it {need.rule}.{met_on}"
-        return NeedJudged(need, met, note)
-
-    def _scenario(self, mix: dict[str, int], of: Need | Test) -> str:
-        """The id of a set of jobs, in the order in which the study names them."""
-        wanted = scenario_id(mix, of.variant)
-        there = (e.scenario for e in self.outcomes if e.implementation == of.implementation)
-        return next((each for each in there if _set(each) == _set(wanted)), wanted)
-
-    def _test(self, test: Test, like: set[str] | None, sources: Sequence[str]) -> TestJudged:
-        """like: hosts on which our cells are comparable; None: all of them."""
+    def _test(
+        self, test: ClaimTest, comparable: set[str] | None, sources: Sequence[str]
+    ) -> TestVerdict:
+        """The verdict on a test. comparable: hosts that count; None: all."""
         quantity = "outcome" if test.fits else test.quantity.removesuffix(AT_GRACT)
-        cells = [
-            replace(
-                self._fit(test, cell) if test.fits else self._cell(test, cell, like),
-                reported=self._reported(quantity, cell, test.job, sources),
-            )
-            for cell in self._cells(test)
-        ]
-        if not (test.jobs or test.mix):
-            cells = [cell for cell in cells if cell.ids]
-        verdict = all_of([cell.verdict for cell in cells] or [Verdict.NOT_TESTABLE])
-        return self._told(test, verdict, cells)
+        sets = []
+        for jobs in self._sets(test):
+            if test.fits:
+                evidence = self._memory(test, jobs)
+            else:
+                evidence = self._sides(test, jobs, comparable)
+            if evidence.estimate_ids or test.names_jobs:
+                reported_id = self._reported_id(quantity, evidence, test.job, sources)
+                sets.append(replace(evidence, reported_id=reported_id))
+        verdicts = [evidence.verdict for evidence in sets] or [Verdict.NOT_TESTABLE]
+        verdict = verdict_of_parts(verdicts)
+        deciding = [evidence for evidence in sets if evidence.verdict == verdict]
+        if verdict == Verdict.NOT_TESTABLE:
+            return TestVerdict(test, verdict, _not_measured(deciding), tuple(sets))
+        if test.fits:
+            return self._memory_verdict(test, verdict, sets)
+        if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the weakest evidence decides
+            deciding.sort(key=self._first_value, reverse=test.below is not None)
+        holds_elsewhere = verdict == Verdict.HOLDS and len(sets) > 1
+        ending = "; the other readings hold too." if holds_elsewhere else "."
+        reason = self._reason(test, deciding[0]) + ending
+        return TestVerdict(test, verdict, reason, tuple(sets), deciding[0])
 
-    def _cells(self, test: Test) -> list[CellJudged]:
-        """The cells of a test; of one that names no jobs, of every job and implementation."""
-        if test.jobs or test.mix:
-            mixes = [test.mix] if test.mix else [{j: n} for j in test.jobs for n in test.counts]
-            scenarios = [self._scenario(mix, test) for mix in mixes]
-            return [CellJudged(s, test.implementation, m) for s in scenarios for m in test.methods]
-        found = []
-        for e in self.outcomes:
-            parsed = parse_scenario(e.scenario)
+    def _memory_verdict(
+        self, test: ClaimTest, verdict: Verdict, sets: Sequence[SetEvidence]
+    ) -> TestVerdict:
+        """The verdict on whether sets fit into memory; one of them must exceed the card."""
+        deciding = [evidence for evidence in sets if evidence.verdict == verdict]
+        if verdict == Verdict.CONTRADICTED:
+            reason = f"{'; '.join(evidence.note for evidence in deciding)}."
+        elif any(self._first_value(evidence) > 1 for evidence in sets):
+            reason = f"All {len(sets)} sets do so, those that exceed the card among them."
+        else:
+            verdict = Verdict.NOT_TESTABLE
+            reason = "None of its sets needs more memory than there is."
+        return TestVerdict(test, verdict, reason, tuple(sets), deciding[0])
+
+    def _sets(self, test: ClaimTest) -> Iterator[SetEvidence]:
+        """The sets of a test, without evidence yet."""
+        if test.names_jobs:
+            mixes = [test.mix] if test.mix else []
+            mixes += [{job: count} for job in test.jobs for count in test.counts]
+            for mix in mixes:
+                scenario = self._scenario(mix, test)
+                for method in test.methods:
+                    yield SetEvidence(scenario, test.implementation, method)
+            return
+        for outcome in self.outcomes:
+            parsed = parse_scenario(outcome.scenario)
             copies = not parsed.mixed and not parsed.variant and parsed.n in test.counts
-            if e.method not in test.methods or not (test.fits or copies):
+            if outcome.method not in test.methods or not (test.fits or copies):
                 continue
-            one = CellJudged(f"1x_{parsed.family}", e.implementation, "naive")
-            alone = self._get(test.where.quantity, one) if test.where else None
-            if not test.where or (alone and test.where.admits(alone)):
-                found.append(CellJudged(e.scenario, e.implementation, e.method))
-        return found
-
-    def _cell(self, test: Test, cell: CellJudged, like: set[str] | None) -> CellJudged:
-        e = self._get(test.quantity, cell, test.window, test.job)
-        if e is None:
-            return self._absent(test.quantity, cell)
-        every = self._points(e)
-        points = [p for p in every if like is None or not p.host or p.host in like]
-        unlike = tuple(p.host for p in every if p not in points)
-        # Of one host that counts the number is that host's, not the one over all.
-        shown = points[0] if unlike and len(points) == 1 else e
-        cell = replace(cell, ids=(shown.id,), unlike=unlike)
-        if not points:
-            note = f"{cell.label} on a host like the paper's"
-            return replace(cell, note=note)
-        hosts = tuple((p.host, p.id, test.side(p)) for p in points)
-        return replace(cell, verdict=over_hosts([side for *_, side in hosts]), hosts=hosts)
-
-    def _fit(self, test: Test, cell: CellJudged) -> CellJudged:
-        """Whether a set completed exactly where memory suffices."""
-        outcome, parts = self._get("outcome", cell), self._get(test.quantity, cell)
-        if not (outcome and outcome.status in _DID and parts):
-            return self._absent(test.quantity, cell)
-        as_said = (parts.value > 1) == (outcome.status == "out_of_memory")
-        verdict = Verdict.HOLDS if as_said else Verdict.CONTRADICTED
-        note = f"{cell.label} {_DID[outcome.status]}, and its jobs alone take "
-        note += f"{labels.number(parts.value)} times what the card has for them"
-        note += " (one replicate)" if outcome.n == 1 else ""
-        return replace(cell, verdict=verdict, ids=(parts.id, outcome.id), note=note)
-
-    def _reported(self, quantity: str, cell: CellJudged, job: str, sources: Sequence[str]) -> str:
-        """Id of the paper's number of the same place, from the first source that has one, or "".
-
-        The paper has no variants; what an abstract says has no set.
-        """
-        ours = _set(cell.scenario)[0]
-        for source in sources if cell.implementation == PAPER_IMPLEMENTATION else ():
-            for e in self.paper:
-                if (e.quantity, e.source) != (quantity, source):
+            if test.where:
+                alone = SetEvidence(f"1x_{parsed.family}", outcome.implementation, "naive")
+                reading = self._number(test.where.quantity, alone)
+                if reading is None or not test.where.admits(reading):
                     continue
-                in_words = e.name == "text" and e.method in ("", cell.method)
-                same = e.scenario and _set(e.scenario) == (ours, "")
-                if in_words or (same and (e.method, e.job) == (cell.method, job)):
-                    return e.id
+            yield SetEvidence(outcome.scenario, outcome.implementation, outcome.method)
+
+    def _sides(
+        self, test: ClaimTest, jobs: SetEvidence, comparable: set[str] | None
+    ) -> SetEvidence:
+        """On which side of the bound a set lies on each comparable host."""
+        number = self._number(test.quantity, jobs, test.window, test.job)
+        if number is None:
+            return self._absent(test.quantity, jobs)
+        counting, unlike = [], []
+        for reading in self._on_hosts(number):
+            like = comparable is None or not reading.host or reading.host in comparable
+            (counting if like else unlike).append(reading)
+        # If one host only counts, the number is that host's, not the one over all hosts.
+        if unlike and len(counting) == 1:
+            number = counting[0]
+        unlike_hosts = tuple(reading.host for reading in unlike)
+        jobs = replace(jobs, estimate_ids=(number.id,), unlike_hosts=unlike_hosts)
+        if not counting:
+            return replace(jobs, note=f"{jobs.label} on a host like the paper's")
+        sides = tuple((reading.host, test.side(reading)) for reading in counting)
+        return replace(jobs, verdict=verdict_of_hosts([side for _, side in sides]), sides=sides)
+
+    def _memory(self, test: ClaimTest, jobs: SetEvidence) -> SetEvidence:
+        """Whether a set completed exactly if the memory of its jobs alone fits the card."""
+        outcome, parts = self._number("outcome", jobs), self._number(test.quantity, jobs)
+        if not (outcome and outcome.status in _ENDINGS and parts):
+            return self._absent(test.quantity, jobs)
+        expected = (parts.value > 1) == (outcome.status == "out_of_memory")
+        note = (
+            f"{jobs.label} {_ENDINGS[outcome.status]}, and its jobs alone take "
+            f"{labels.number(parts.value)} times what the card has for them"
+        )
+        if outcome.n == 1:
+            note += " (one replicate)"
+        verdict = Verdict.HOLDS if expected else Verdict.CONTRADICTED
+        return replace(jobs, verdict=verdict, estimate_ids=(parts.id, outcome.id), note=note)
+
+    def _absent(self, quantity: str, jobs: SetEvidence) -> SetEvidence:
+        """With the reason why there is no number: of this set, or of the one it is divided by."""
+        measured = quantity.removesuffix(AT_GRACT)
+        for method in (jobs.method, PARTNER.get(measured)):
+            if method is None:
+                continue
+            needed = replace(jobs, method=method)
+            outcome = self._number("outcome", needed)
+            if outcome is None:
+                return replace(jobs, note=f"{needed.label} (not planned)", planned=False)
+            if outcome.status != "completed":
+                status = labels.status(outcome.status)
+                cause = outcome.note.split(";")[0].split(". ")[0]
+                reason = f"{status}: {cause}" if cause else status
+                return replace(jobs, note=f"{needed.label} ({reason})")
+        note = f"{_title(quantity)} for {jobs.label}"
+        if quantity != measured:
+            note += f" (fewer than {LEAST_POINTS} points, or hosts too alike)"
+        return replace(jobs, note=note)
+
+    def _reported_id(
+        self, quantity: str, jobs: SetEvidence, job: str, sources: Sequence[str]
+    ) -> str:
+        """The id of the paper's number of the same set, from the first source that has one, or "".
+
+        The paper has no variants of sets; what its abstracts say is of no set.
+        """
+        if jobs.implementation != PAPER_IMPLEMENTATION:
+            return ""
+        parts = _parts(jobs.scenario)
+        for source in sources:
+            for number in self.reported:
+                if (number.quantity, number.source) != (quantity, source):
+                    continue
+                if number.name == "text" and number.method in ("", jobs.method):
+                    return number.id
+                same_place = (number.method, number.job) == (jobs.method, job)
+                if number.scenario and same_place and _parts(number.scenario) == parts:
+                    return number.id
         return ""
 
-    def _absent(self, quantity: str, cell: CellJudged) -> CellJudged:
-        """Why there is no number: what became of its cell, or of the one it is held against."""
-        for method in filter(None, (cell.method, PARTNER.get(quantity.removesuffix(AT_GRACT)))):
-            asked = replace(cell, method=method)
-            outcome = self._get("outcome", asked)
-            if outcome is None:
-                return replace(cell, note=f"{asked.label} (not planned)", planned=False)
-            if outcome.status != "completed":
-                reason = outcome.note.split(";")[0].split(". ")[0]
-                why = ": ".join(filter(None, (labels.status(outcome.status), reason)))
-                return replace(cell, note=f"{asked.label} ({why})")
-        few = f" (fewer than {POINTS} points, or hosts too alike)" * quantity.endswith(AT_GRACT)
-        return replace(cell, note=f"{_title(quantity)} for {cell.label}{few}")
+    def _number(
+        self, quantity: str, jobs: SetEvidence, window: str = "", job: str = ""
+    ) -> Row | None:
+        """A quantity of a set over all hosts, where there is one."""
+        number = self.numbers.get(identity(quantity, **place(jobs), window=window, job=job))
+        return None if number is None or math.isnan(number.value) else number
 
-    def _told(self, test: Test, verdict: Verdict, cells: list[CellJudged]) -> TestJudged:
-        """With the verdict's reason in one sentence, by the first cell that decides it."""
+    def _on_hosts(self, number: Row) -> list[Row]:
+        """The same number on each host, or where it is of no single host, itself."""
+        ids = [f"{number.id}@{host}" for host in self.hosts]
+        return [self.numbers[name] for name in ids if name in self.numbers] or [number]
 
-        def value(cell: CellJudged) -> float:
-            return self.numbers[cell.ids[0]].value
+    def _span(self, number: Row) -> str:
+        """A number with the range of its hosts, or with the interval of a line."""
+        values = [reading.value for reading in self._on_hosts(number)]
+        return labels.span(ranged(number, values))
 
-        deciding = [cell for cell in cells if cell.verdict == verdict]
-        if verdict == Verdict.NOT_TESTABLE:
-            absent = [cell.note for cell in deciding]
-            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            why = f"Not measured: {absent[0]}{more}." if absent else "There is no such set or job."
-        elif test.fits and verdict == Verdict.CONTRADICTED:
-            why = f"{'; '.join(cell.note for cell in deciding)}."
-        elif test.fits and all(value(cell) <= 1 for cell in cells):
-            verdict, why = Verdict.NOT_TESTABLE, "None of its sets needs more memory than there is."
-        elif test.fits:
-            why = f"All {len(cells)} sets do so, those that exceed the card among them."
-        else:
-            if verdict in (Verdict.HOLDS, Verdict.IMPRECISE):  # the one that speaks for it least
-                deciding.sort(key=value, reverse=test.below is not None)
-            cell, others = deciding[0], verdict == Verdict.HOLDS and len(cells) > 1
-            span = self._span(self.numbers[cell.ids[0]])
-            why = f"For {cell.label}, {_title(test.quantity)} is {span}, "
-            why += f"and must be {test.rule}: {cell.said}"
-            why += "; the other readings hold too." if others else "."
-        return TestJudged(test, verdict, tuple(cells), why, next(iter(deciding), None))
+    def _first_value(self, evidence: SetEvidence) -> float:
+        return self.numbers[evidence.estimate_ids[0]].value
+
+    def _reason(self, test: ClaimTest, evidence: SetEvidence) -> str:
+        """What a set shows, as a sentence without its full stop."""
+        span = self._span(self.numbers[evidence.estimate_ids[0]])
+        subject = f"For {evidence.label}, {_title(test.quantity)}"
+        return f"{subject} is {span}, and must be {test.rule}: {evidence.sides_in_words}"
+
+    def _scenario(self, mix: dict[str, int], rule: Need | ClaimTest) -> str:
+        """The id of a mix, with its jobs in the order in which the study names them."""
+        wanted = scenario_id(mix, rule.variant)
+        for outcome in self.outcomes:
+            if outcome.implementation == rule.implementation:
+                same_jobs = _parts(outcome.scenario) == _parts(wanted)
+                if same_jobs and parse_scenario(outcome.scenario).variant == rule.variant:
+                    return outcome.scenario
+        return wanted
 
 
-def _set(scenario: str) -> tuple[list[tuple[str, int]], str]:
-    """Its jobs in any order, and its variant."""
-    parsed = parse_scenario(scenario)
-    return sorted(parsed.parts), parsed.variant
+def _comparable_hosts(needs: Sequence[NeedReading]) -> set[str] | None:
+    """Hosts that meet all needs that are read host by host; None: nothing is asked of hosts."""
+    meeting = [set(need.hosts) for need in needs if need.hosts is not None and "" not in need.hosts]
+    return set.intersection(*meeting) if meeting else None
+
+
+def _not_measured(absent: Sequence[SetEvidence]) -> str:
+    if not absent:
+        return "There is no such set or job."
+    remaining = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+    return f"Not measured: {absent[0].note}{remaining}."
+
+
+def _parts(scenario: str) -> list[tuple[str, int]]:
+    """The jobs of a set and their numbers, in alphabetical order."""
+    return sorted(parse_scenario(scenario).parts)
 
 
 def _title(quantity: str) -> str:

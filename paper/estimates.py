@@ -5,16 +5,19 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis.advice import predict
-from paper import claims, gract_lines, reported, rules
+from paper.claims import claim_estimates
+from paper.gract_lines import line_estimates
+from paper.reported import read_reported, reported_estimates
+from paper.rules import read_rules
 
 
 def _reported(_estimates: pd.DataFrame) -> Iterator[dict]:
-    return reported.estimates(reported.read(reported.REPORTED))
+    return reported_estimates(read_reported())
 
 
 def _verdicts(estimates: pd.DataFrame) -> Iterator[dict]:
-    return claims.verdicts(rules.read(rules.CLAIMS), estimates)
+    return claim_estimates(read_rules(), estimates)
 
 
 # In this order: a line is read at the paper's GRACT, and verdicts compare all that is there.
-ADDITIONS = (_reported, predict.predicted_estimates, gract_lines.read, _verdicts)
+ADDITIONS = (_reported, predict.predicted_estimates, line_estimates, _verdicts)

@@ -1,11 +1,13 @@
 """Gains of jobs that wait for their host, read at the GRACT that the paper's job had alone.
 
-How much sharing gains where a job leaves the GPU idle is a function of how idle: of GRACT alone,
-which differs between hosts, and between the paper's machine and ours. So each number of a set that
-the paper measured, too, is a line through our hosts, log(value) = a + b log(GRACT alone), and the
-line is read at the paper's GRACT: quantity `<name>_at_gract`. A cell's gain and its GRACT alone err
-together, for both are of the same window alone: a line through cells would find that error's slope,
--1. So a point is the mean over all cells of one implementation on one host.
+What sharing gains where a job leaves the GPU idle depends on how idle: on GRACT of the job alone,
+which differs between hosts, and between the paper's machine and ours. So for each set that the
+paper measured, too, a line is drawn through our hosts, log(value) = a + b log(GRACT alone), and
+read at the paper's GRACT: quantity `<name>_at_gract`.
+
+A point of a line is the mean over all cells of one implementation on one host. A line through
+single cells would find a slope of -1 that is none: gain and GRACT of a cell are relative to the
+same window of the job alone, and err together.
 """
 
 from collections.abc import Iterator
@@ -21,98 +23,136 @@ from analysis.estimates.quantities import AT_GRACT
 from analysis.estimates.table import INTERVAL, MEASURED
 from workflow.collocation.study.names import IMPLEMENTATIONS, PAPER_IMPLEMENTATION, parse_scenario
 
-READ = ("stp", "antt", "rate_over_naive", "stp_over_3", "gract_over_mps")
-POINTS, SPREAD = 4, 1.3  # least for a line: points, and highest over lowest GRACT of them
-# Implementations that launch the paper's kernels and wait for less: GRACT alone differs, not the
-# work. In bf16 the kernels are others, and the job another one.
-KERNELS = ("precision", "channels_last")
+QUANTITIES_ON_LINES = ("stp", "antt", "rate_over_naive", "stp_over_3", "gract_over_mps")
+LEAST_POINTS = 4  # of a line
+LEAST_SPREAD = 1.3  # the highest GRACT of its points over the lowest
+# Implementations that are alike in these launch the paper's kernels, and wait for less: GRACT alone
+# differs, not the work. In bf16 the kernels are others.
+KERNEL_SETTINGS = ("precision", "channels_last")
+_POINT = ["quantity", "workload", "scenario", "method", "jobs", "host", "implementation"]
 
 
-def line(x: pd.Series, y: pd.Series, at: float | np.ndarray) -> tuple | None:
-    """(value, low, high) at `at` of the line through these points' logs, by least squares: with the
-    interval of the line itself. None where points are too few, or too near to each other.
+def fit_line(x: pd.Series, y: pd.Series, at: float | np.ndarray) -> tuple | None:
+    """(value, low, high) at `at` of the least-squares line through the logs of points.
+
+    low and high are the 95 % interval of the line itself. None where points are too few, or too
+    near to each other.
     """
-    if len(x) < POINTS or x.max() < SPREAD * x.min():
+    if len(x) < LEAST_POINTS or x.max() < LEAST_SPREAD * x.min():
         return None
-    middle, mean, freedom = np.log(x).mean(), np.log(y).mean(), len(x) - 2
-    off, away = np.log(x) - middle, np.log(at) - middle
-    slope = (off * np.log(y)).sum() / (off**2).sum()
-    left = ((np.log(y) - mean - slope * off) ** 2).sum() / freedom
-    half = stdtrit(freedom, (1 + CONFIDENCE) / 2)
-    half = half * np.sqrt(left * (1 / len(x) + away**2 / (off**2).sum()))
-    there = mean + slope * away
-    return np.exp(there), np.exp(there - half), np.exp(there + half)
+    log_x, log_y, freedom = np.log(x), np.log(y), len(x) - 2
+    offsets = log_x - log_x.mean()
+    squares = (offsets**2).sum()
+    slope = (offsets * log_y).sum() / squares
+    variance = ((log_y - log_y.mean() - slope * offsets) ** 2).sum() / freedom
+    distance = np.log(at) - log_x.mean()
+    middle = log_y.mean() + slope * distance
+    error = np.sqrt(variance * (1 / len(x) + distance**2 / squares))
+    half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+    return np.exp(middle), np.exp(middle - half), np.exp(middle + half)
 
 
-def papers(frame: pd.DataFrame) -> dict[str, table.Row]:
+def reported_gract(estimates: pd.DataFrame) -> dict[str, table.Row]:
     """Workload → GRACT of one such job alone, as the paper's authors reported it."""
-    found = frame[(frame["source"] != MEASURED) & (frame["quantity"] == "gract")]
-    found = found[(found["method"] == "naive") & (found["jobs"] == 1)]
-    return {parse_scenario(e.scenario).family: e for e in found.itertuples(index=False)}
+    reported = (estimates["source"] != MEASURED) & (estimates["quantity"] == "gract")
+    alone = (estimates["method"] == "naive") & (estimates["jobs"] == 1)
+    numbers = estimates[reported & alone].itertuples(index=False)
+    return {parse_scenario(number.scenario).family: number for number in numbers}
 
 
-def points(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each host and implementation of a set of copies that the paper measured, too, of a
-    job that leaves the GPU idle alone: quantity, workload, scenario, method, jobs, host,
-    implementation, and means over its cells on logs: value, gract (alone, in each one's replicate);
-    and its replicates.
+def host_points(estimates: pd.DataFrame) -> pd.DataFrame:
+    """The points of all lines: a row for each quantity, set, host and implementation.
+
+    Columns: quantity, workload, scenario, method, jobs, host, implementation; value and gract (of
+    the job alone), means on logs over the cells; replicates, the cells. Only sets of copies of jobs
+    that leave the GPU idle alone, and that the paper measured, too.
     """
-    like = [IMPLEMENTATIONS[PAPER_IMPLEMENTATION].get(key) for key in KERNELS]
-    alike = [n for n, of in IMPLEMENTATIONS.items() if [of.get(key) for key in KERNELS] == like]
-    theirs = frame[(frame["source"] != MEASURED) & (frame["jobs"] > 1)]
-    theirs = set(zip(theirs["scenario"], theirs["method"], strict=True))
-    ours = frame[(frame["host"] != "") & (frame["window"] == "") & (frame["job"] == "")]
-    ours = ours[ours["implementation"].isin(alike) & ours["quantity"].isin([*READ, "gract"])]
-    busy, over, found = {}, {}, []
-    for e in ours.itertuples(index=False):
-        for r in e.replicates:
-            place = e.scenario, e.implementation, e.method, r["cell"]
-            if e.quantity == "gract" and e.jobs == 1 and e.method == "naive":
-                busy[place] = r["value"]
-            elif e.quantity == "stp":
-                over[place] = r["over"]
-    known = papers(frame)
-    for e in ours[ours["quantity"] != "gract"].itertuples(index=False):
-        job = parse_scenario(e.scenario).family
-        if (e.scenario, e.method) not in theirs or job not in known:
+    reported = estimates[(estimates["source"] != MEASURED) & (estimates["jobs"] > 1)]
+    reported_sets = set(zip(reported["scenario"], reported["method"], strict=True))
+    reported_workloads = reported_gract(estimates)
+    ours = _numbers_of_hosts(estimates)
+    gract_alone, alone_of = _cells_alone(ours)
+    cells = []
+    for number in ours[ours["quantity"] != "gract"].itertuples(index=False):
+        workload = parse_scenario(number.scenario).family
+        in_paper = (number.scenario, number.method) in reported_sets
+        if not in_paper or workload not in reported_workloads:
             continue
-        for r in e.replicates:
-            alone = over.get((e.scenario, e.implementation, e.method, r["cell"]))
-            gract = busy.get((f"1x_{job}", e.implementation, "naive", alone), 1.0)
+        implementation = number.implementation
+        point = (number.quantity, workload, number.scenario, number.method, number.jobs)
+        for cell in number.replicates:
+            place = (number.scenario, implementation, number.method, cell["cell"])
+            cell_alone = alone_of.get(place)
+            gract = gract_alone.get((f"1x_{workload}", implementation, cell_alone), 1.0)
             if gract < NO_GAPS_FROM:
-                of = e.quantity, job, e.scenario, e.method, e.jobs, e.host, e.implementation
-                found.append((*of, np.log(r["value"]), np.log(gract), r))
-    point = ["quantity", "workload", "scenario", "method", "jobs", "host", "implementation"]
-    cells = pd.DataFrame(found, columns=[*point, "value", "gract", "replicates"])
+                logs = np.log(cell["value"]), np.log(gract)
+                cells.append((*point, number.host, implementation, *logs, cell))
+    cells = pd.DataFrame(cells, columns=[*_POINT, "value", "gract", "replicates"])
     means = {"value": "mean", "gract": "mean", "replicates": list}
-    made = cells.groupby(point, sort=False, as_index=False).agg(means)
-    return made.assign(value=np.exp(made["value"]), gract=np.exp(made["gract"]))
+    points = cells.groupby(_POINT, sort=False, as_index=False).agg(means)
+    return points.assign(value=np.exp(points["value"]), gract=np.exp(points["gract"]))
 
 
-def read(frame: pd.DataFrame) -> Iterator[dict]:
-    """Rows of estimates.parquet: each line at the paper's GRACT, with the cells of its points.
+def _numbers_of_hosts(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Numbers of single hosts, of implementations that launch the paper's kernels."""
+    settings = {
+        name: [options.get(key) for key in KERNEL_SETTINGS]
+        for name, options in IMPLEMENTATIONS.items()
+    }
+    alike = [name for name in settings if settings[name] == settings[PAPER_IMPLEMENTATION]]
+    whole = (estimates["window"] == "") & (estimates["job"] == "")
+    ours = estimates[(estimates["host"] != "") & whole]
+    wanted = ours["quantity"].isin([*QUANTITIES_ON_LINES, "gract"])
+    return ours[wanted & ours["implementation"].isin(alike)]
 
-    frame: a study's estimates and the paper's, as `read_estimates` gives them.
+
+def _cells_alone(ours: pd.DataFrame) -> tuple[dict, dict]:
+    """GRACT of each cell of a job alone, and of each cell of a set the cell alone it is over."""
+    gract_alone, alone_of = {}, {}
+    for number in ours.itertuples(index=False):
+        alone = number.jobs == 1 and number.method == "naive"
+        for cell in number.replicates:
+            if number.quantity == "gract" and alone:
+                gract_alone[number.scenario, number.implementation, cell["cell"]] = cell["value"]
+            elif number.quantity == "stp":
+                place = (number.scenario, number.implementation, number.method, cell["cell"])
+                alone_of[place] = cell["over"]
+    return gract_alone, alone_of
+
+
+def line_estimates(estimates: pd.DataFrame) -> Iterator[dict]:
+    """Rows of estimates.parquet: each line read at the paper's GRACT, with its points' cells.
+
+    estimates: a study's and the paper's, as `table.read` gives them.
     """
-    known = papers(frame)
-    for (quantity, scenario, method), own in points(frame).groupby(
-        ["quantity", "scenario", "method"], sort=False
-    ):
-        theirs = known[own["workload"].iloc[0]]
-        if not (found := line(own["gract"], own["value"], theirs.value)):
+    reported = reported_gract(estimates)
+    lines = host_points(estimates).groupby(["quantity", "scenario", "method"], sort=False)
+    for (quantity, scenario, method), points in lines:
+        paper = reported[points["workload"].iloc[0]]
+        reading = fit_line(points["gract"], points["value"], paper.value)
+        if reading is None:
             continue
-        least, most = own["gract"].min(), own["gract"].max()
-        cells = [cell for point in own["replicates"] for cell in point]
-        note = f"a line through {len(own)} points, each the mean of one host's cells of one "
-        note += f"implementation ({len(cells)} in all), GRACT alone {least:.2f} to {most:.2f}, "
-        note += f"read at {theirs.value:.2f} ({theirs.source})"
-        note += "" if least <= theirs.value <= most else ", which is extrapolated"
-        yield {"quantity": quantity + AT_GRACT, "scenario": scenario, "method": method} | {
+        lowest, highest = points["gract"].min(), points["gract"].max()
+        cells = [cell for of_point in points["replicates"] for cell in of_point]
+        note = (
+            f"a line through {len(points)} points, each the mean of one host's cells of one "
+            f"implementation ({len(cells)} in all), GRACT alone {lowest:.2f} to {highest:.2f}, "
+            f"read at {paper.value:.2f} ({paper.source})"
+        )
+        if not lowest <= paper.value <= highest:
+            note += ", which is extrapolated"
+        value, low, high = reading
+        yield {
+            "quantity": quantity + AT_GRACT,
+            "scenario": scenario,
+            "method": method,
             "implementation": PAPER_IMPLEMENTATION,
-            **dict(zip(("value", "low", "high"), found, strict=True)),
+            "value": value,
+            "low": low,
+            "high": high,
             "spread": INTERVAL,
             "n": len(cells),
-            "hosts": own["host"].nunique(),
+            "hosts": points["host"].nunique(),
             "note": note,
             "replicates": [cell | {"batches": ()} for cell in cells],
         }

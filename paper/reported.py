@@ -1,16 +1,18 @@
 """The paper's values (paper/reported.csv) as estimates, and what follows from them.
 
-Every row of the file was published, not measured here. A row is one printed number or one bar;
-`kind` says how it was read. `member` names a bar (1, 2, …), the extremes of a group where its bars
-are not known one by one (shortest, longest, lowest, highest), the bar that carries a printed
-label (labelled), or the job of a mix; empty: the mean of the bars, or the whole set. `workload`
-names the workloads of ours that a row may stand beside: several, separated by blanks, where the
-batch size was not stated, joined by + in a mix.
+A row of the file is one printed number, or one bar of a chart. Its columns:
+
+- `kind`: how it was read.
+- `member`: a bar (1, 2, …), the bar with a printed label (labelled), an extreme of bars that are
+  not known one by one (shortest, longest, lowest, highest), or the job of a mix; empty for the mean
+  of the bars, or the whole set.
+- `workload`: the workloads of ours beside which the row may stand; several, separated by blanks,
+  where the batch size was not stated; joined by + in a mix.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -35,106 +37,120 @@ _UNITS |= dict.fromkeys(("gain_over_naive", "gain_over_mig"), {"1": 1.0})
 _EXTREMES = ("shortest", "longest", "lowest", "highest")
 
 
-def read(path: Path) -> pd.DataFrame:
-    """The rows of the file, values in s, GB or 1, NaN where there is none."""
+def read_reported(path: Path = REPORTED) -> pd.DataFrame:
+    """The rows of the file, values in s, GB or 1, and NaN where there is none."""
     with open_regular(path) as file:
         rows = pd.read_csv(file, dtype=str, keep_default_na=False)
     units = zip(rows["metric"], rows["unit"], strict=True)
-    return rows.assign(value=pd.to_numeric(rows["value"]) * [_UNITS[m][unit] for m, unit in units])
+    factors = [_UNITS[metric][unit] for metric, unit in units]
+    return rows.assign(value=pd.to_numeric(rows["value"]) * factors)
 
 
-def _groups(rows: pd.DataFrame) -> dict[tuple[str, str, int, str], list[tuple]]:
-    """What each source says of a set: (source, workload of ours, count, method) → its rows."""
-    found: dict[tuple, list[tuple]] = defaultdict(list)
+def reported_estimates(rows: pd.DataFrame) -> Iterator[dict]:
+    """Rows of estimates.parquet: printed values, and what follows from epoch times.
+
+    A number may come twice. The first one counts, which was printed.
+    """
+    sets = _by_set(rows)
+    for (source, workload, count, method), of_set in sets.items():
+        if method == "serial":
+            continue
+        names = workload.split("+")
+        common = {
+            "scenario": scenario_id({name: count // len(names) for name in names}),
+            "implementation": PAPER_IMPLEMENTATION,
+            "method": method,
+            "source": source,
+            "status": "completed",
+            "n": 1,
+        }
+        for estimate in _printed(of_set, source, names):
+            yield common | estimate
+        if len(names) == 1:
+            for estimate in _following(sets, source, workload, count, method):
+                yield common | estimate
+    in_words = (rows["kind"] == "text") & (rows["metric"] == "gain") & rows["value"].notna()
+    for row in rows[in_words].itertuples():
+        place = {"method": row.method, "source": row.source, "name": "text"}
+        number = _estimate("stp", row.value, f"{row.place}: {row.note}")
+        yield place | number | {"status": "completed", "n": 1}
+
+
+def _estimate(quantity: str, value: float, note: str) -> dict:
+    return {"quantity": quantity, "value": value, "note": note}
+
+
+def _by_set(rows: pd.DataFrame) -> dict[tuple[str, str, int, str], list[tuple]]:
+    """(source, workload of ours, number of jobs, method) → rows of the file."""
+    sets = defaultdict(list)
     for row in rows[rows["kind"] != "text"].itertuples():
         for workload in row.workload.split():
-            found[row.source, workload, int(row.n), row.method].append(row)
-    return dict(found)
+            sets[row.source, workload, int(row.n), row.method].append(row)
+    return dict(sets)
 
 
-def _first(group: list[tuple], metric: str, member: str = "", kind: str = "") -> tuple:
-    """(value, row) of the first value that was read; (None, None) where there is none."""
-    for row in group:
-        asked = (row.metric, row.member) == (metric, member) and kind in ("", row.kind)
-        if asked and not math.isnan(row.value):
-            return row.value, row
-    return None, None
+def _first(of_set: Sequence[tuple], metric: str, member: str = "", kind: str = "") -> tuple | None:
+    """The first row with a value of this metric, member and kind (any by default)."""
+    for row in of_set:
+        wanted = (row.metric, row.member) == (metric, member) and kind in ("", row.kind)
+        if wanted and not math.isnan(row.value):
+            return row
+    return None
 
 
-def _extremes(group: list[tuple], metric: str) -> tuple[float, float] | None:
-    """Least and most of a group of bars, or None where it has not two."""
-    single = (r for r in group if r.member.isdigit() or r.member in _EXTREMES)
-    bars = [r.value for r in single if r.metric == metric and r.kind != "derived"]
-    bars = [value for value in bars if not math.isnan(value)]
+def _extremes(of_set: Sequence[tuple], metric: str) -> tuple[float, float] | None:
+    """The least and the highest of the bars of a set; None where it has not two."""
+    bars = []
+    for row in of_set:
+        single = row.member.isdigit() or row.member in _EXTREMES
+        if row.metric == metric and single and row.kind != "derived" and not math.isnan(row.value):
+            bars.append(row.value)
     return (min(bars), max(bars)) if len(bars) > 1 else None
 
 
-def _scenario(workload: str, n: int) -> str:
-    names = workload.split("+")
-    return scenario_id({name: n // len(names) for name in names})
-
-
-def estimates(rows: pd.DataFrame) -> Iterator[dict]:
-    """Each printed value as a number of its source, and what follows from the epoch times; what was
-    printed stands before what follows. A number may come twice: the first counts.
-    """
-    groups = _groups(rows)
-    for (source, workload, n, method), group in groups.items():
-        if method != "serial":
-            about = {"scenario": _scenario(workload, n), "implementation": PAPER_IMPLEMENTATION}
-            about |= {"method": method, "source": source, "status": "completed", "n": 1}
-            for quantity, value, note, *more in (
-                *_printed(group, source, workload.split("+")),
-                *_following(groups, source, workload, n, method),
-            ):
-                yield about | {"quantity": quantity, "value": value, "note": note} | dict(*more)
-    said = (rows["kind"] == "text") & (rows["metric"] == "gain") & rows["value"].notna()
-    for row in rows[said].itertuples():
-        about = {"quantity": "stp", "method": row.method, "source": row.source, "name": "text"}
-        note = f"{row.place}: {row.note}"
-        yield about | {"value": row.value, "note": note, "status": "completed", "n": 1}
-
-
-def _printed(group: list[tuple], source: str, names: list[str]) -> Iterator[tuple]:
-    """(quantity, value, note) of what was printed or drawn."""
-    head = group[0]
+def _printed(of_set: Sequence[tuple], source: str, names: Sequence[str]) -> Iterator[dict]:
+    """Numbers of a set that were printed or drawn. names: of its workloads."""
+    head = of_set[0]
     for metric in ("epoch_time", "memory", "saving"):
-        value, row = _first(group, metric)
-        if row:
-            more = f", {row.note}" if row.note else ""
-            yield metric, value, f"{row.place}, {row.kind}{more}"
-    value, row = _first(group, "gain", kind="label")
-    if row:
-        yield "stp", value, f"{row.place}, {row.note}"
-    for name, model in zip(names, head.model.split("+"), strict=False):
-        value, row = _first(group, "slowdown", model)
-        if row and len(names) > 1:
-            yield "slowdown", value, f"{row.place}, {row.kind}", {"job": name}
-    # GRACT is what gpu_util can be in LEC22 only: MIG instances have one.
-    bars, (value, _) = _extremes(group, "gpu_util"), _first(group, "gpu_util")
-    value = value or (sum(bars) / 2 if bars else None)
-    if value and source == "LEC22":
-        yield "gract", value, head.place
-    if bars := _extremes(group, "epoch_time"):
-        yield "spread", bars[1] / bars[0], f"{head.place}, longest over shortest bar"
+        if row := _first(of_set, metric):
+            remark = f", {row.note}" if row.note else ""
+            yield _estimate(metric, row.value, f"{row.place}, {row.kind}{remark}")
+    if row := _first(of_set, "gain", kind="label"):
+        yield _estimate("stp", row.value, f"{row.place}, {row.note}")
+    if len(names) > 1:
+        for name, model in zip(names, head.model.split("+"), strict=False):
+            if row := _first(of_set, "slowdown", model):
+                number = _estimate("slowdown", row.value, f"{row.place}, {row.kind}")
+                yield number | {"job": name}
+    # Only in LEC22 gpu_util can be GRACT: MIG instances have one there.
+    if source == "LEC22":
+        bars = _extremes(of_set, "gpu_util")
+        if row := _first(of_set, "gpu_util"):
+            yield _estimate("gract", row.value, head.place)
+        elif bars:
+            yield _estimate("gract", sum(bars) / 2, head.place)
+    if bars := _extremes(of_set, "epoch_time"):
+        note = f"{head.place}, longest over shortest bar"
+        yield _estimate("spread", bars[1] / bars[0], note)
     if head.status == "out_of_memory":
-        yield "outcome", 0.0, "", {"status": "out_of_memory", "n": 0}
+        yield _estimate("outcome", 0.0, "") | {"status": "out_of_memory", "n": 0}
 
 
-def _following(groups: dict, source: str, workload: str, n: int, method: str) -> Iterator[tuple]:
-    """(quantity, value, note) from epoch times: gain, slowdown, and one method over another."""
+def _following(sets: dict, source: str, workload: str, count: int, method: str) -> Iterator[dict]:
+    """Gain, slowdown, and one method over another, from the epoch times of copies of a job."""
 
-    def time(count: int, by: str) -> float | None:
-        return _first(groups.get((source, workload, count, by), []), "epoch_time")[0]
+    def epoch_time(copies: int, by: str) -> float | None:
+        row = _first(sets.get((source, workload, copies, by), []), "epoch_time")
+        return row.value if row else None
 
-    own, note = time(n, method), "from the mean of the bars"
-    if own is None or "+" in workload:
+    time, note = epoch_time(count, method), "from the mean of the bars"
+    if time is None:
         return
-    if base := time(1, "naive"):
-        yield "stp", n * base / own, note
-        yield "antt", own / base, note
+    if alone := epoch_time(1, "naive"):
+        yield _estimate("stp", count * alone / time, note)
+        yield _estimate("antt", time / alone, note)
     for other in ("naive", "mig"):
-        if other != method and (theirs := time(n, other)):
-            yield f"rate_over_{other}", theirs / own, note
-    if n > 3 and (theirs := time(3, method)):
-        yield "stp_over_3", n / own / (3 / theirs), note
+        if other != method and (other_time := epoch_time(count, other)):
+            yield _estimate(f"rate_over_{other}", other_time / time, note)
+    if count > 3 and (time_of_three := epoch_time(3, method)):
+        yield _estimate("stp_over_3", count / time / (3 / time_of_three), note)

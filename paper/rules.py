@@ -1,6 +1,5 @@
-"""What paper/claims.yaml may say, and how hosts, cells and tests make a verdict."""
+"""The rules of paper/claims.yaml: which quantity of which jobs must lie within which bounds."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 from math import inf
 from pathlib import Path
@@ -31,59 +30,37 @@ from workflow.collocation.study.names import (
 from workflow.collocation.study.regular_files import read_text
 
 CLAIMS = Path(__file__).resolve().with_name("claims.yaml")
-Method = Literal[METHODS[1:]]  # `serial` is computed, never run
+MeasuredMethod = Literal[METHODS[1:]]  # `serial` is computed, never run
 Count = Annotated[StrictInt, Field(ge=1)]
 
 
 class Side(StrEnum):
-    """Where one host's number lies: an interval can decide a test, its middle or a point cannot."""
+    """On which side of a bound the number of one host lies.
+
+    An interval can decide, on either side; a point, or the middle of an interval, only leans.
+    """
 
     SUPPORTS = "yes"
-    AGAINST = "no"
-    RIGHT = "rather yes"
-    WRONG = "rather no"
+    CONTRADICTS = "no"
+    LEANS_FOR = "rather yes"
+    LEANS_AGAINST = "rather no"
 
 
-class Verdict(StrEnum):
-    """Of a cell, a test, a claim; AGREES only of a claim."""
+def interval_of_mean(estimate: Row) -> tuple[float, float]:
+    """The 95 % interval by which a number decides; its value twice where it has none.
 
-    HOLDS = "holds"
-    AGREES = "agrees at the paper's GRACT"
-    CONTRADICTED = "contradicted"
-    DEPENDS = "depends on the host"
-    IMPRECISE = "too imprecise"
-    NOT_TESTABLE = "not testable"
-
-
-def over_hosts(sides: Sequence[Side]) -> Verdict:
-    """Of one cell: intervals decide, and any host on the other side keeps them from it."""
-    if Side.SUPPORTS in sides and Side.AGAINST in sides:
-        return Verdict.DEPENDS
-    if Side.SUPPORTS in sides and Side.WRONG not in sides:
-        return Verdict.HOLDS
-    if Side.AGAINST in sides and Side.RIGHT not in sides:
-        return Verdict.CONTRADICTED
-    return Verdict.IMPRECISE
-
-
-def all_of(parts: Sequence[Verdict]) -> Verdict:
-    """Of parts that must all hold: the first of these verdicts that one of them has."""
-    worst = (Verdict.CONTRADICTED, Verdict.NOT_TESTABLE, Verdict.DEPENDS, Verdict.IMPRECISE)
-    return next((verdict for verdict in worst if verdict in parts), Verdict.HOLDS)
-
-
-def of_mean(e: Row) -> tuple[float, float]:
-    """The interval that a number decides by: of a host's the mean of its n cells, for which
-    the one of its next cell is too wide by √(n + 1); else its own, or its value where it has none.
+    The interval of a host's number is that of its next cell. The mean of its n cells is known
+    better, by a factor of √(n + 1).
     """
-    if e.spread == NONE:
-        return e.value, e.value
-    if e.spread != INTERVAL or not e.host:
-        return e.low, e.high
-    share = (e.n + 1) ** -0.5
-    if QUANTITIES[e.quantity].scale == LOG:
-        return tuple(e.value * (end / e.value) ** share for end in (e.low, e.high))
-    return tuple(e.value + (end - e.value) * share for end in (e.low, e.high))
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if estimate.spread == NONE:
+        return value, value
+    if estimate.spread != INTERVAL or not estimate.host:
+        return low, high
+    share = (estimate.n + 1) ** -0.5
+    if QUANTITIES[estimate.quantity].scale == LOG:
+        return value * (low / value) ** share, value * (high / value) ** share
+    return value + (low - value) * share, value + (high - value) * share
 
 
 class _Strict(BaseModel):
@@ -91,18 +68,16 @@ class _Strict(BaseModel):
 
 
 class Bounds(_Strict):
-    """A quantity and where it must lie. Of `where`: jobs alone."""
+    """A quantity and the bounds within which it must lie."""
 
     quantity: Literal[tuple(QUANTITIES)]
     above: float | None = None
     below: float | None = None
     at_least: float | None = None
 
-    def admits(self, e: Row) -> bool:
-        """True if a number, with all of its interval or range, is on the right side of each bound;
-        such a reading decides what is comparable, so it must be sure.
-        """
-        low, high = of_mean(e)
+    def admits(self, estimate: Row) -> bool:
+        """True if a number lies within the bounds with all of its interval or range."""
+        low, high = interval_of_mean(estimate)
         return (
             (self.above is None or low > self.above)
             and (self.below is None or high < self.below)
@@ -111,13 +86,13 @@ class Bounds(_Strict):
 
     @property
     def rule(self) -> str:
-        """The bounds in words."""
-        given = (("above", self.above), ("below", self.below), ("at least", self.at_least))
-        return " and ".join(f"{word} {bound:g}" for word, bound in given if bound is not None)
+        """The bounds in words: `above 0.9`."""
+        bounds = (("above", self.above), ("below", self.below), ("at least", self.at_least))
+        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 
 
-class _Place(Bounds):
-    """What needs and tests share."""
+class _BoundsOfJobs(Bounds):
+    """Bounds, and what needs and tests say alike of the jobs that are held against them."""
 
     mix: dict[str, Count] = {}
     job: str = ""
@@ -126,10 +101,10 @@ class _Place(Bounds):
     window: Literal["", BEFORE, AFTER, COMPLETION] = ""
 
 
-class Need(_Place):
-    """A reading without which our cells are not comparable: of a job alone, or of a mix."""
+class Need(_BoundsOfJobs):
+    """A reading, of a job alone or of a mix, without which our jobs are not like the paper's."""
 
-    method: Method = "naive"
+    method: MeasuredMethod = "naive"
 
     @model_validator(mode="after")
     def _complete(self):
@@ -138,13 +113,14 @@ class Need(_Place):
         return self
 
 
-class Test(_Place):
-    """One quantity of some cells against one bound. Without jobs and mix: of all jobs measured, in
-    any implementation; `where` picks these by a reading of the job alone.
+class ClaimTest(_BoundsOfJobs):
+    """One quantity of some sets of jobs against one bound.
+
+    Without jobs and mix it is of every job measured, in every implementation; `where` picks those
+    of them whose reading alone lies within its bounds.
     """
 
-    __test__ = False  # no test of pytest's
-    methods: list[Method] = Field(min_length=1)
+    methods: list[MeasuredMethod] = Field(min_length=1)
     jobs: list[str] = []
     counts: list[Count] = []
     where: Bounds | None = None
@@ -156,40 +132,53 @@ class Test(_Place):
         bounds = (self.above, self.below, self.within, self.fits)
         if sum(bound is not None for bound in bounds) != 1 or self.at_least is not None:
             raise ValueError("give one of above, below, within, fits")
-        named = self.mix or self.counts or (self.fits and not self.jobs)  # memory: of all sets
-        if not named or (self.mix and (self.jobs or self.counts)):
+        every_set = self.fits and not self.jobs
+        if not (self.mix or self.counts or every_set) or (self.mix and (self.jobs or self.counts)):
             raise ValueError("give jobs with counts, or counts of all jobs, or a mix")
-        if self.where and (self.jobs or self.mix):
+        if self.where and self.names_jobs:
             raise ValueError("where is of all jobs measured: name none")
         return self
 
     @property
+    def names_jobs(self) -> bool:
+        """True if it is of certain jobs, not of all that were measured."""
+        return bool(self.jobs or self.mix)
+
+    @property
     def rule(self) -> str:
+        """The bound in words: `between 0.952 and 1.05`."""
         if self.fits:
             return "completes exactly where memory suffices"
         return "between {:g} and {:g}".format(*self.within) if self.within else super().rule
 
-    def side(self, e: Row) -> Side:
-        """Where the number of one host lies."""
-        low, high = of_mean(e) if e.spread == INTERVAL else (e.value, e.value)
+    def side(self, estimate: Row) -> Side:
+        """On which side of the bound the number of one host lies."""
         least = -inf if self.above is None else self.above
         most = inf if self.below is None else self.below
-        least, most = self.within or (least, most)
-        inside, outside = least < low and high < most, high < least or low > most
-        if e.spread == INTERVAL and (inside or outside):
-            return Side.SUPPORTS if inside else Side.AGAINST
-        return Side.RIGHT if least < e.value < most else Side.WRONG
+        if self.within:
+            least, most = self.within
+        if estimate.spread == INTERVAL:
+            low, high = interval_of_mean(estimate)
+            if least < low and high < most:
+                return Side.SUPPORTS
+            if high < least or low > most:
+                return Side.CONTRADICTS
+        return Side.LEANS_FOR if least < estimate.value < most else Side.LEANS_AGAINST
 
 
 class Claim(_Strict):
-    """untestable: why no data that a study measures could contradict it, in place of tests."""
+    """A sentence of the paper, and the tests by which it holds.
+
+    sources: of the paper's values; the first that has one stands beside ours. untestable: in place
+    of tests, why no measurement could contradict the claim.
+    """
 
     id: str = Field(pattern=r"^C\d+[a-z]?$")
     text: str
     note: str = ""
     sources: list[Literal[tuple(SOURCES)]] = []
     needs: list[Need] = []
-    tests: list[Test] = []
+    tests: list[ClaimTest] = []
     untestable: str = ""
 
     @model_validator(mode="after")
@@ -200,21 +189,30 @@ class Claim(_Strict):
 
     @property
     def of_mig(self) -> bool:
-        """True if a test of it needs MIG."""
-        used = [
-            name for t in self.tests for name in (t.quantity.removeprefix("rate_over_"), *t.methods)
-        ]
-        return "mig" in map(family_of, used)
+        """True if one of its tests needs MIG."""
+        methods = []
+        for test in self.tests:
+            methods += [test.quantity.removeprefix("rate_over_"), *test.methods]
+        return any(family_of(method) == "mig" for method in methods)
 
     @property
-    def extrapolated(self) -> bool:
-        """True if a test of it is read off a line, at the paper's GRACT."""
+    def on_a_line(self) -> bool:
+        """True if one of its tests is read off a line, at the paper's GRACT."""
         return any(test.quantity.endswith(AT_GRACT) for test in self.tests)
 
+    def without_lines(self) -> "Claim":
+        """The same claim, tested at our hosts' own GRACT in place of on lines."""
+        tests = [
+            test.model_copy(update={"quantity": test.quantity.removesuffix(AT_GRACT)})
+            for test in self.tests
+        ]
+        return self.model_copy(update={"tests": tests})
 
-class Rules(_Strict):
-    """The file: `names` only holds what its anchors point to. settled: when the last rule was
-    changed.
+
+class ClaimRules(_Strict):
+    """The content of claims.yaml.
+
+    names: what its anchors point to, for no other use. settled: when a rule was changed last.
     """
 
     names: dict[str, Any] = {}
@@ -222,13 +220,14 @@ class Rules(_Strict):
     claims: list[Claim] = Field(min_length=1)
 
 
-def read(path: Path) -> Rules:
-    """The rules of a file. Raises OSError, or ValueError with one line."""
+def read_rules(path: Path = CLAIMS) -> ClaimRules:
+    """Read a file of claims. Raises OSError, or ValueError with one line."""
     try:
-        return Rules.model_validate(yaml.safe_load(read_text(path)))
+        return ClaimRules.model_validate(yaml.safe_load(read_text(path)))
     except ValidationError as error:
         first = error.errors()[0]
-        where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{path}: {where}: {said}") from None
+        key = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{path}: {key}: {message}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: no YAML: {' '.join(str(error).split())}") from None

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.estimates.table import by_id
-from paper import claims, reported
 from paper import tables as paper_tables
-from paper.rules import CLAIMS, Rules, Side, Verdict, over_hosts
-from paper.rules import read as read_rules
+from paper.claims import claim_estimates, is_post_hoc, judge_claims
+from paper.reported import SOURCES, read_reported, reported_estimates
+from paper.rules import ClaimRules, Side, read_rules
+from paper.verdicts import Verdict, verdict_of_hosts
 from tests.handmade import frame, number, on_hosts
 
-REPORTED = reported.REPORTED
 JOB, OTHER = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 GAIN = {"quantity": "stp", "jobs": [JOB], "counts": [2], "methods": ["mps"]}
 MORE, LESS = GAIN | {"above": 1.5}, GAIN | {"below": 0.8}
@@ -34,8 +34,8 @@ def outcome(scenario=f"2x_{JOB}", method="mps", status="completed", note="", val
 def decide(rows, *tests, **claim):
     """What is judged of one claim with these tests."""
     content = {"id": "C1", "text": "A claim.", "sources": ["SUIT25"], "tests": list(tests)} | claim
-    rules = Rules.model_validate({"claims": [content]})
-    return claims.judged(rules, frame(rows))[0]
+    rules = ClaimRules.model_validate({"claims": [content]})
+    return judge_claims(rules, frame(rows))[0]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_what_one_interleaved_cell_tells_of_itself_decides_nothing(spread, verdi
 
 def test_a_claim_shows_the_values_of_the_hosts_that_decide_it():
     rows = cell("stp", (1.6, 1.9), 1.7, (1.2, 1.4))
-    found = decide(rows, MORE)
-    [shown] = paper_tables.verdicts([found], frame(rows))["ours"]
-    for text in (shown.spell(shown.estimate), found.note):
+    judged = decide(rows, MORE)
+    [number] = paper_tables.verdict_table([judged], frame(rows))["ours"]
+    for text in (number.spell(number.estimate), judged.reason):
         assert "(1.30 to 1.75)" in text
 
 
@@ -95,19 +95,19 @@ def test_every_cell_and_every_test_must_hold(third, verdict):
     paper = number("stp", f"2x_{JOB}", source="SUIT25", value=1.97)
     rows = [*cell("stp", (1.6, 1.9), 1.7), paper]
     rows += cell("stp", third, scenario=f"3x_{JOB}") if third else []
-    found = decide(rows, MORE | {"counts": [2, 3]})
-    assert found.verdict == decide(rows, MORE, MORE | {"counts": [3]}).verdict == verdict
-    assert ("For 3 ×" in found.note) == (verdict in (Verdict.CONTRADICTED, Verdict.IMPRECISE))
-    place, one = f"stp:2x_{JOB}/paper_step/mps", found.tests[0].cells[0]
-    assert (one.ids, one.reported) == ((place,), f"{place}@SUIT25")
-    assert one.said == "yes on h1; rather yes on h2"
-    [row] = paper_tables.verdicts([found], frame(rows)).to_dict("records")
+    judged = decide(rows, MORE | {"counts": [2, 3]})
+    assert judged.verdict == decide(rows, MORE, MORE | {"counts": [3]}).verdict == verdict
+    assert ("For 3 ×" in judged.reason) == (verdict in (Verdict.CONTRADICTED, Verdict.IMPRECISE))
+    identity, evidence = f"stp:2x_{JOB}/paper_step/mps", judged.tests[0].sets[0]
+    assert (evidence.estimate_ids, evidence.reported_id) == ((identity,), f"{identity}@SUIT25")
+    assert evidence.sides_in_words == "yes on h1; rather yes on h2"
+    [row] = paper_tables.verdict_table([judged], frame(rows)).to_dict("records")
     jobs = row["ours"].estimate and row["ours"].estimate.jobs
     assert jobs == (int(row["why"].split()[1]) if third else None)
 
 
 @pytest.mark.parametrize(
-    ("rows", "quantity", "planned", "said"),
+    ("rows", "quantity", "planned", "words"),
     [
         ([], "stp", False, "(not planned)"),
         ([outcome(method="naive")], "stp", False, "(not planned)"),
@@ -119,10 +119,10 @@ def test_every_cell_and_every_test_must_hold(third, verdict):
          "as separate processes (failed)"),
     ],
 )  # fmt: skip
-def test_what_is_missing_says_why(rows, quantity, planned, said):
-    found = decide(rows, MORE | {"quantity": quantity})
-    assert found.verdict == Verdict.NOT_TESTABLE and found.planned is planned
-    assert said in found.note
+def test_what_is_missing_says_why(rows, quantity, planned, words):
+    judged = decide(rows, MORE | {"quantity": quantity})
+    assert judged.verdict == Verdict.NOT_TESTABLE and judged.planned is planned
+    assert words in judged.reason
 
 
 NEED = {"quantity": "gract", "job": OTHER, "above": 0.9}
@@ -130,7 +130,7 @@ BOTH, ON_H1 = [(1.6, 1.9), (1.2, 1.4)], "yes on h1; not comparable on h2."
 
 
 @pytest.mark.parametrize(
-    ("found", "readings", "verdict", "words"),
+    ("hosts", "readings", "verdict", "words"),
     [
         ([(1.6, 1.9)], [0.95], Verdict.HOLDS, ""),
         ([(1.6, 1.9)], [(0.91, 0.99)], Verdict.HOLDS, ""),
@@ -144,45 +144,45 @@ BOTH, ON_H1 = [(1.6, 1.9), (1.2, 1.4)], "yes on h1; not comparable on h2."
         ([(1.6, 1.9)], [0.7, 0.95], Verdict.NOT_TESTABLE, "That is so on h2 only."),
     ],
 )
-def test_needs_are_met_host_by_host(found, readings, verdict, words):
-    rows = [*(cell("stp", *found) if found else ()), outcome()]
+def test_needs_are_met_host_by_host(hosts, readings, verdict, words):
+    rows = [*(cell("stp", *hosts) if hosts else ()), outcome()]
     if readings:
         rows += cell("gract", *readings, scenario=f"1x_{OTHER}", method="naive")
-    said = decide(rows, MORE, needs=[NEED])
-    assert said.verdict == verdict and words in said.note, said.note
+    judged = decide(rows, MORE, needs=[NEED])
+    assert judged.verdict == verdict and words in judged.reason, judged.reason
     if words == ON_H1:
-        assert said.tests[0].cells[0].ids == (f"stp:2x_{JOB}/paper_step/mps@h1",)
+        assert judged.tests[0].sets[0].estimate_ids == (f"stp:2x_{JOB}/paper_step/mps@h1",)
     if readings in ([0.95, 0.7], [0.7, 0.95]):
-        other = [row | {"quantity": "smact"} for row in rows if row["quantity"] == "gract"]
-        other = [row | {"value": 1.65 - row["value"]} for row in other]
-        both = decide([*rows, *other], MORE, needs=[NEED, NEED | {"quantity": "smact"}])
-        assert both.verdict == Verdict.NOT_TESTABLE  # never both on one host
+        smact = [row | {"quantity": "smact"} for row in rows if row["quantity"] == "gract"]
+        smact = [row | {"value": 1.65 - row["value"]} for row in smact]
+        judged = decide([*rows, *smact], MORE, needs=[NEED, NEED | {"quantity": "smact"}])
+        assert judged.verdict == Verdict.NOT_TESTABLE  # never both on one host
 
 
 def test_of_all_jobs_where_takes_those_by_their_reading_alone():
     """Of every implementation; those whose reading straddles the bound are in neither test."""
     rows = []
-    for job, how, gain, smact in (
+    for job, implementation, gain, smact in (
         (JOB, "paper_step", (1.6, 1.9), (0.1, 0.2)),
         (JOB, "graph", (1.6, 1.9), (0.5, 0.6)),
         (OTHER, "paper_step", (1.0, 1.1), (0.85, 0.9)),
         (OTHER, "graph", (0.8, 0.9), (0.7, 0.9)),
     ):
-        place = {"implementation": how}
+        place = {"implementation": implementation}
         rows += [outcome(f"2x_{job}") | place, *cell("stp", gain, scenario=f"2x_{job}", **place)]
         rows += cell("smact", smact, scenario=f"1x_{job}", method="naive", **place)
         rows += cell("stp", (0.1, 0.2), scenario=f"3x_{job}", **place)
     test = {key: GAIN[key] for key in ("quantity", "counts", "methods")} | {"above": 1.5}
-    found = decide(rows, test | {"where": {"quantity": "smact", "below": 0.8}})
-    assert found.verdict == Verdict.HOLDS and len(found.tests[0].cells) == 2
+    judged = decide(rows, test | {"where": {"quantity": "smact", "below": 0.8}})
+    assert judged.verdict == Verdict.HOLDS and len(judged.tests[0].sets) == 2
     for least, verdict in ((0.8, Verdict.CONTRADICTED), (0.95, Verdict.NOT_TESTABLE)):
         where = {"quantity": "smact", "at_least": least}
         assert decide(rows, test | {"where": where}).verdict == verdict
-    assert len(decide(rows, test).tests[0].cells) == 4
+    assert len(decide(rows, test).tests[0].sets) == 4
 
 
 @pytest.mark.parametrize(
-    ("line", "verdict", "said"),
+    ("line", "verdict", "words"),
     [
         ((1.6, 1.7, 1.8), Verdict.AGREES, "at the paper's GRACT is 1.70 [1.60, 1.80]"),
         ((1.2, 1.3, 1.4), Verdict.CONTRADICTED, "no on all hosts"),
@@ -190,23 +190,23 @@ def test_of_all_jobs_where_takes_those_by_their_reading_alone():
         (None, Verdict.NOT_TESTABLE, "hosts too alike"),
     ],
 )
-def test_a_claim_is_read_off_a_line(line, verdict, said):
+def test_a_claim_is_read_off_a_line(line, verdict, words):
     """Whatever the hosts say at their own GRACT."""
     rows = [outcome(), *cell("stp", (0.5, 0.6), (0.5, 0.6))]
     rows += [number("stp_at_gract", f"2x_{JOB}", value=line, hosts=2)] * bool(line)
     rows += [number("stp", f"2x_{JOB}", source="SUIT25", value=1.97)]
-    found = decide(rows, MORE | {"quantity": "stp_at_gract"})
-    assert found.verdict == verdict and said in found.note and found.planned
-    assert found.tests[0].cells[0].reported == f"stp:2x_{JOB}/paper_step/mps@SUIT25"
+    judged = decide(rows, MORE | {"quantity": "stp_at_gract"})
+    assert judged.verdict == verdict and words in judged.reason and judged.planned
+    assert judged.tests[0].sets[0].reported_id == f"stp:2x_{JOB}/paper_step/mps@SUIT25"
 
 
 @pytest.mark.parametrize("test", [{"methods": ["mig"]}, {"quantity": "rate_over_mig"}, {}])
 def test_claims_that_need_mig_and_claims_without_a_test_say_so(test):
-    found = decide([outcome()], MORE | test)
-    assert found.verdict == Verdict.NOT_TESTABLE
-    assert found.note.startswith("Needs MIG.") == bool(test)
-    found = decide([outcome()], untestable="It follows from the method.")
-    assert (found.verdict, found.note) == (Verdict.NOT_TESTABLE, "It follows from the method.")
+    judged = decide([outcome()], MORE | test)
+    assert judged.verdict == Verdict.NOT_TESTABLE
+    assert judged.reason.startswith("Needs MIG.") == bool(test)
+    judged = decide([outcome()], untestable="It follows from the method.")
+    assert (judged.verdict, judged.reason) == (Verdict.NOT_TESTABLE, "It follows from the method.")
 
 
 def test_a_mix_is_found_in_any_order_of_its_parts():
@@ -269,7 +269,7 @@ def test_a_mistake_is_one_line_with_file_key_and_what_is_allowed(tmp_path, chang
 
 def test_who_changes_a_rule_says_when():
     """Else a study from before the change would not be marked post hoc."""
-    rules = read_rules(CLAIMS)
+    rules = read_rules()
     tested = [claim.model_dump_json(include={"tests", "needs"}) for claim in rules.claims]
     digest = sha256("".join(tested).encode()).hexdigest()[:12]
     assert (str(rules.settled), digest) == ("2026-11-26 04:15:00+00:00", "ddfc2bffb72f")
@@ -277,7 +277,7 @@ def test_who_changes_a_rule_says_when():
 
 def test_no_bound_of_a_claim_is_implied_by_its_own_conditions():
     """No quantity of a set is both what it needs and what it must show."""
-    for claim in read_rules(CLAIMS).claims:
+    for claim in read_rules().claims:
         needed = {(need.quantity, need.window) for need in claim.needs}
         assert not needed & {(test.quantity, test.window) for test in claim.tests}, claim.id
 
@@ -293,40 +293,44 @@ PAPER_DIFFERS = {
 
 
 def test_the_papers_own_values_are_on_its_side():
-    rows = reported.estimates(reported.read(REPORTED))
+    rows = reported_estimates(read_reported())
     estimates = frame(rows).drop_duplicates("id")
-    numbers, rules, beside, differ = by_id(estimates), read_rules(CLAIMS), 0, set()
-    for source in reported.SOURCES:
+    numbers, rules, beside, differ = by_id(estimates), read_rules(), 0, set()
+    for source in SOURCES:
         only = [
             claim.model_copy(update={"sources": [source] * (source in claim.sources)})
             for claim in rules.claims
         ]
-        for each in claims.judged(rules.model_copy(update={"claims": only}), estimates):
-            for test in each.tests:
-                found = [one.reported for one in test.cells if one.reported and not test.test.fits]
-                sides = [test.test.side(numbers[identity]) for identity in found]
+        for judged in judge_claims(rules.model_copy(update={"claims": only}), estimates):
+            for test in judged.tests:
+                identities = [
+                    evidence.reported_id
+                    for evidence in test.sets
+                    if evidence.reported_id and not test.test.fits
+                ]
+                sides = [test.test.side(numbers[identity]) for identity in identities]
                 beside += len(sides)
-                differ |= {(each.claim.id, source)} if Side.WRONG in sides else set()
+                differ |= {(judged.claim.id, source)} if Side.LEANS_AGAINST in sides else set()
     assert differ == set(PAPER_DIFFERS)
     assert beside > 50
 
 
 def test_without_estimates_nothing_is_testable():
-    rules = read_rules(CLAIMS)
-    rows = list(claims.verdicts(rules, frame([])))
-    of = {row["name"]: row for row in rows if row["quantity"] == "claim"}
-    assert set(of) == {claim.id for claim in rules.claims}
-    assert {row["status"] for row in of.values()} == {"not testable"}
+    rules = read_rules()
+    rows = list(claim_estimates(rules, frame([])))
+    verdicts = {row["name"]: row for row in rows if row["quantity"] == "claim"}
+    assert set(verdicts) == {claim.id for claim in rules.claims}
+    assert {row["status"] for row in verdicts.values()} == {"not testable"}
     counts = {row["name"]: row["value"] for row in rows if row["quantity"] == "count"}
-    assert counts["claims_not_testable"] == counts["claims"] == len(of)
+    assert counts["claims_not_testable"] == counts["claims"] == len(verdicts)
 
 
 @pytest.mark.parametrize("late", [-1, 0])
 def test_verdicts_on_cells_from_before_the_last_change_are_post_hoc(late):
-    rules = read_rules(CLAIMS)
+    rules = read_rules()
     began = number("count", name="began", value=rules.settled.timestamp() + late)
-    assert claims.post_hoc(rules, frame([began])) == (late < 0)
-    assert not claims.post_hoc(rules, frame([]))  # nothing was seen
+    assert is_post_hoc(rules, frame([began])) == (late < 0)
+    assert not is_post_hoc(rules, frame([]))  # nothing was seen
 
 
 # Laws
@@ -337,8 +341,8 @@ SIDES = st.sampled_from(list(Side))
 
 @given(st.lists(SIDES, min_size=1), st.permutations(list(Side)))
 def test_the_order_of_hosts_does_not_matter_and_one_that_supports_never_contradicts(sides, order):
-    verdict = over_hosts(sides)
-    assert verdict == over_hosts(sorted(sides, key=order.index))
-    more = over_hosts([*sides, Side.SUPPORTS])
-    assert more != Verdict.CONTRADICTED
-    assert verdict != Verdict.HOLDS or more == Verdict.HOLDS
+    verdict = verdict_of_hosts(sides)
+    assert verdict == verdict_of_hosts(sorted(sides, key=order.index))
+    supported = verdict_of_hosts([*sides, Side.SUPPORTS])
+    assert supported != Verdict.CONTRADICTED
+    assert verdict != Verdict.HOLDS or supported == Verdict.HOLDS

@@ -49,9 +49,9 @@ def snakemake(monkeypatch) -> list[list[str]]:
 def test_help_fits_a_terminal_and_names_every_command(run):
     code, out, err = run()
     assert (code, err) == (0, "")
-    shown = {name: run(name, "--help") for name in COMMANDS if name != "steps"}
-    assert all(f"\n  {name} " in out for name in shown)
-    for code, help_text, err in [(0, out, ""), *shown.values()]:
+    printed = {name: run(name, "--help") for name in COMMANDS if name != "steps"}
+    assert all(f"\n  {name} " in out for name in printed)
+    for code, help_text, err in [(0, out, ""), *printed.values()]:
         assert (code, err) == (0, "")
         assert max(map(len, help_text.splitlines())) <= terminal.WIDEST
         shortened = re.findall(r"\w\.\.\.$", help_text, re.M)
@@ -83,6 +83,17 @@ def test_help_fits_a_terminal_and_names_every_command(run):
         (["advise", "--", "python", "none.py"], "none.py"),
         (["advise", "--", "no-such-program"], "PATH"),
         (["advise", "--steps", "iter (.d+", "--", "true"], "steps"),
+        (["advise", "--model", "resnet50", "--steps", "x"], "--steps: --model takes no"),
+        (["advise", "--workload", "x", "--batch", "8"], "--batch: --workload takes no"),
+        (["advise", "--size", "32", "--", "true"], "--size: a command takes no"),
+        (["advise", "--study", "ladder", "--budget", "2m"], "--budget: --study takes no"),
+        (["explain", "ladder", "stp:none"], "'stp:none'"),
+        (["figures", "smoke", "--results", "none"], "none/smoke: no results of a study"),
+        (["report", "smoke", "--results", "none"], "none/smoke: no results of a study"),
+        (["merge", "none.tar"], "none.tar: no such file"),
+        (["pages", "ladder", "--advice", "none.json"], "none.json"),
+        (["recipe", "none.json"], "none.json: no such file"),
+        (["recipe", "--jobs", "2", "none.json"], "--jobs"),
         (["recipe", "--jobs", "4", "--", "python", "train.py"], "--method"),
         (["recipe", "--jobs", "0", "--method", "mps", "--", "true"], "--jobs"),
     ],
@@ -94,7 +105,8 @@ def test_what_is_typed_wrong_is_one_line_and_code_2(run, snakemake, words, named
 
 
 def test_what_fails_is_one_line_and_code_1(run):
-    for words in (["recipe", "none.json"], ["merge", "none"], ["compare", "ladder", "."]):
+    recorded = str(REPOSITORY / "docs" / "recorded_advice.json")
+    for words in (["recipe", recorded], ["compare", "ladder", "."]):
         code, _, err = run(*words)
         assert code == 1 and err.count("\n") == 1, err
 
@@ -106,8 +118,8 @@ def test_no_value_of_a_study_is_read_by_a_shell(run, snakemake, command, option)
     if command == "figures" and option in ("--budget", "--gpus"):
         pytest.skip("no option of this command")
     for value in ODD:
-        given = f"workloads={value}" if option == "--set" else value
-        code, out, err = run(command, "smoke", option, given)
+        argument = f"workloads={value}" if option == "--set" else value
+        code, out, err = run(command, "smoke", option, argument)
         assert "Traceback" not in out + err
         if code:
             assert code in (1, 2) and err.count("\n") == 1, (value, err)
@@ -123,18 +135,18 @@ def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
     """advise measures it, and the recipe starts it, with the words that were typed."""
     from analysis.advice.job import advise
 
-    asked = []
-    monkeypatch.setattr("collocate.advise._able", lambda words: None)
+    requests = []
+    monkeypatch.setattr("collocate.advise._refuse_if_unable", lambda words: None)
 
     def stop(request, study):
-        asked.append(request)
+        requests.append(request)
         raise ValueError("far enough")
 
     monkeypatch.setattr(advise, "advise", stop)
     (tmp_path / "train.py").write_text("")
     code, _, err = run("advise", "--", sys.executable, "train.py", "--name", value)
     assert (code, err) == (1, "far enough\n")
-    assert asked[0].command[1:] == ["train.py", "--name", value]
+    assert requests[0].command[1:] == ["train.py", "--name", value]
     code, script, err = run("recipe", "--jobs", "2", "--method", "mps", "--", "echo", value)
     assert (code, err) == (0, "")
 
@@ -142,9 +154,11 @@ def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
 def test_lines_are_cut_between_words_and_columns_stay():
     table = "  one   1\n  two  22"
     long = "word " * 40 + "/a/path/that/is/longer/than/any/line/" * 3
-    shown = terminal.wrapped(f"{table}\n{long}", 40).splitlines()
-    assert shown[:2] == table.splitlines()
-    assert all(len(line) <= 40 for line in shown[2:-1]) and shown[-1].strip() == long.split()[-1]
+    printed = terminal.wrapped(f"{table}\n{long}", 40).splitlines()
+    assert printed[:2] == table.splitlines()
+    assert (
+        all(len(line) <= 40 for line in printed[2:-1]) and printed[-1].strip() == long.split()[-1]
+    )
 
 
 ADVICE = {
@@ -183,10 +197,10 @@ ADVICE = {
 
 
 def test_an_advice_has_its_verdict_first_and_fits_a_terminal():
-    shown = terminal.wrapped(text.terminal(ADVICE), 72)
-    assert shown.startswith(ADVICE["verdict"])
-    assert max(map(len, shown.splitlines())) <= 72
-    assert "4 under MPS" in shown and "2.94 [2.62, 3.29]" in shown
+    printed = terminal.wrapped(text.terminal(ADVICE), 72)
+    assert printed.startswith(ADVICE["verdict"])
+    assert max(map(len, printed.splitlines())) <= 72
+    assert "4 under MPS" in printed and "2.94 [2.62, 3.29]" in printed
     pages = text.markdown(ADVICE)
     assert "1.43 [1.28, 1.60]" in pages and "| --- |" in pages
 

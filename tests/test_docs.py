@@ -114,7 +114,7 @@ def test_an_answer_is_at_most_72_columns_wide(method):
 
 def test_readme_and_docs_show_the_studies_that_ship():
     study = REPOSITORY / "results" / "ladder"
-    for name, text in paper_pages.shipped(study):
+    for name, text in paper_pages.docs_pages(study):
         assert (REPOSITORY / name).read_text("utf-8") == text, f"{name}: {GENERATED}"
 
 

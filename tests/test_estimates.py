@@ -18,7 +18,7 @@ from analysis.estimates.formulas import LOADER_QUANTITIES
 from analysis.estimates.quantities import AT_GRACT, QUANTITIES
 from analysis.estimates.records.schema import SCHEMA
 from analysis.report import explain
-from paper.gract_lines import READ
+from paper.gract_lines import QUANTITIES_ON_LINES
 from tests.handmade import frame, number, simulated, written
 from tests.simulator import BUSY_GAINS, CARD, IMPLEMENTATION, Design, Job, Noise, simulate
 from workflow.collocation.record.values import REQUEST_METRICS
@@ -64,7 +64,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     missing = QUANTITIES.keys() - {e.quantity for e in rich.values()}
     # RICH has one way of writing, no interleaved cell, no set on streams; predictions and lines
     # are made later.
-    lines = {name + AT_GRACT for name in READ}
+    lines = {name + AT_GRACT for name in QUANTITIES_ON_LINES}
     rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     served = {*REQUEST_METRICS, "tpot_over_alone", "e2el_over_alone"}
     made = {"claim", "epoch_time", *rewritten, "aa", "stp_predicted", *lines, *served}

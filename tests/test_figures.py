@@ -14,7 +14,7 @@ from analysis.report.figures import figures, select, style
 from analysis.report.pages import FIGURES, tables
 from collocate.app import main as collocate
 from paper import figures as paper_figures
-from paper import gract_lines
+from paper.gract_lines import line_estimates
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
 from tests.test_pages import cpu
@@ -37,7 +37,7 @@ def a_study(**changes) -> list:
     for quantity, n, value in (("stp", 2, 1.9), ("stp", 7, 3.0), ("gract", 1, 0.43)):
         at = {"scenario": f"{n}x_{SMALL_JOB}", "source": "LEC22"} | paper
         found.append(Estimate(quantity, **at, value=value))
-    found += [Estimate(**row) for row in gract_lines.read(frame(found))]
+    found += [Estimate(**row) for row in line_estimates(frame(found))]
     found += a_server("serve_6", "mps", (1.05, 1.1, 1.15), (0.77, 0.8, 0.83))
     at = {"scenario": "1x_retrained+1x_lm_b8", "implementation": "bf16", "method": "mps", "n": 1}
     found.append(Estimate("p95_e2el_ms", **at, job="retrained", value=1.1))

@@ -13,7 +13,8 @@ import pytest
 from analysis import files
 from analysis.estimates.records.read import read_records
 from analysis.report.pages import FIGURES, listed
-from paper import reported, rules
+from paper.reported import read_reported
+from paper.rules import read_rules
 from release import manifest
 from tests.studio import REPOSITORY, Studio, study, workload
 from tests.test_command import merged
@@ -227,8 +228,8 @@ READERS = {
     "figures": (FIGURES, lambda path: listed(path.parents[1])),
     "folder's lock": (".lock", locked),
     "device's lock": ("cpu.lock", device_locked),
-    "claims": ("claims.yaml", rules.read),
-    "printed": ("reported.csv", reported.read),
+    "claims": ("claims.yaml", read_rules),
+    "printed": ("reported.csv", read_reported),
     "hashes": ("MANIFEST.sha256", manifest.read_list),
 }
 

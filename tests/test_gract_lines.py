@@ -7,7 +7,7 @@ from analysis.estimates import table as estimates
 from analysis.estimates.quantities import AT_GRACT
 from analysis.estimates.table import by_id
 from collocate.app import main as collocate
-from paper import gract_lines
+from paper.gract_lines import line_estimates
 from tests.handmade import built, frame, number, written
 from tests.simulator import Design, Job, Noise, simulate
 
@@ -25,9 +25,10 @@ def study(seed, job=None, **design):
     return [e._asdict() for e in by_id(made).values()]
 
 
-def read(rows, scenario=SEVEN):
-    found = {(e["quantity"], e["scenario"], e["method"]): e for e in gract_lines.read(frame(rows))}
-    return {key: e for key, e in found.items() if key[1] == scenario}
+def lines_of(rows, scenario=SEVEN):
+    """(quantity, scenario, method) → its line read at the paper's GRACT, of one scenario."""
+    lines = [row for row in line_estimates(frame(rows)) if row["scenario"] == scenario]
+    return {(row["quantity"], scenario, row["method"]): row for row in lines}
 
 
 def test_the_line_covers_the_true_gain_at_the_papers_gract():
@@ -35,14 +36,14 @@ def test_the_line_covers_the_true_gain_at_the_papers_gract():
     truth[("rate_over_naive", "mps")] = 1.6 / 0.92
     inside, width = [], []
     for seed in range(6):
-        found = read([*study(seed, hosts=5, replicates=2), *PAPER])
+        lines = lines_of([*study(seed, hosts=5, replicates=2), *PAPER])
         for (quantity, method), value in truth.items():
-            if not (e := found.get((quantity + AT_GRACT, SEVEN, method))):
+            if not (line := lines.get((quantity + AT_GRACT, SEVEN, method))):
                 continue  # hosts too alike
-            inside.append(e["low"] <= value <= e["high"])
-            width.append(e["high"] / e["low"] - 1)
-            assert (e["n"], e["hosts"], len(e["replicates"])) == (10, 5, 10)
-            assert e["value"] == pytest.approx(value, rel=0.1)
+            inside.append(line["low"] <= value <= line["high"])
+            width.append(line["high"] / line["low"] - 1)
+            assert (line["n"], line["hosts"], len(line["replicates"])) == (10, 5, 10)
+            assert line["value"] == pytest.approx(value, rel=0.1)
     assert len(inside) > 12 and sum(inside) / len(inside) >= 0.8
     assert sorted(width)[len(width) // 2] < 0.4
 
@@ -60,12 +61,12 @@ def test_the_window_alone_that_gain_and_gract_share_makes_no_slope(hosts, cells)
             alone = middle + random.normal(0, 0.11, cells)
             read_as = {"gract": np.exp(alone), "stp": 2 * np.exp(middle - alone)}
             for quantity, scenario, method in (("gract", f"1x_{JOB}", "naive"), ("stp", at, "mps")):
-                own = [
+                replicates = [
                     {"cell": f"r{h}{k}" + quantity, "over": f"r{h}{k}gract", "value": value}
                     for k, value in enumerate(read_as[quantity])
                 ]
-                rows.append(number(quantity, scenario, method, host=f"h{h}", replicates=own))
-        if e := read(rows, at).get(("stp_at_gract", at, "mps")):
+                rows.append(number(quantity, scenario, method, host=f"h{h}", replicates=replicates))
+        if e := lines_of(rows, at).get(("stp_at_gract", at, "mps")):
             assert (e["n"], e["hosts"]) == (hosts * cells, hosts)
             inside.append(e["low"] <= 2 <= e["high"])
     assert len(inside) >= 25 and sum(inside) / len(inside) >= 0.8
@@ -87,17 +88,19 @@ def test_the_window_alone_that_gain_and_gract_share_makes_no_slope(hosts, cells)
     ],
 )
 def test_where_there_is_a_line(rows, lines):
-    assert bool(read(rows())) is lines
+    assert bool(lines_of(rows())) is lines
 
 
 def test_it_says_whether_it_is_extrapolated_and_which_cells_it_is_through(tmp_path, capsys):
-    for gract, said in ((0.43, False), (0.2, True)):
+    for gract, extrapolated in ((0.43, False), (0.2, True)):
         rows = [*study(1, Job(JOB, 2500, gract)), *PAPER]
-        assert ("extrapolated" in read(rows)["stp_at_gract", SEVEN, "naive"]["note"]) is said
-    folder = written(tmp_path / "s", [*rows, *read(rows).values()])
+        assert (
+            "extrapolated" in lines_of(rows)["stp_at_gract", SEVEN, "naive"]["note"]
+        ) is extrapolated
+    folder = written(tmp_path / "s", [*rows, *lines_of(rows).values()])
     some = f"stp_at_gract:{SEVEN}/paper_step/naive"
     e = estimates.get(estimates.read_estimates(folder / "estimates.parquet"), *some.split(":")[:1],
                       scenario=SEVEN, implementation="paper_step", method="naive")  # fmt: skip
     assert collocate(["explain", str(folder), some]) == 0
-    told = capsys.readouterr().out
-    assert "a line through" in told and all(r["cell"] in told for r in e.replicates)
+    output = capsys.readouterr().out
+    assert "a line through" in output and all(r["cell"] in output for r in e.replicates)

@@ -214,7 +214,7 @@ class Measurer:
     ],
 )
 def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, words, found, said):
-    monkeypatch.setattr("collocate.advise._able", lambda words: None)
+    monkeypatch.setattr("collocate.advise._refuse_if_unable", lambda words: None)
     monkeypatch.setattr("analysis.advice.job.measuring.AdviceStudy", Measurer)
     monkeypatch.setattr(answers.table, "read_estimates", lambda path: None)
     monkeypatch.setattr(answer, "lone_job", lambda record: job(shares=shares))
@@ -228,7 +228,7 @@ def test_the_verdict_says_what_is_known(place, monkeypatch, capsys, shares, word
 
 
 def test_flags_of_the_job_alone_are_told_too(place, monkeypatch, capsys):
-    monkeypatch.setattr("collocate.advise._able", lambda words: None)
+    monkeypatch.setattr("collocate.advise._refuse_if_unable", lambda words: None)
     monkeypatch.setattr("analysis.advice.job.measuring.AdviceStudy", Measurer)
     lone = job(shares=FULL, flags=["stalled", "telemetry_disagrees"])
     monkeypatch.setattr(answer, "lone_job", lambda record: lone)

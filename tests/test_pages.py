@@ -18,8 +18,10 @@ from analysis.report import pages
 from analysis.report.pages import advice_tables, layout, spelling, tables
 from analysis.report.pages.render import StudyPages
 from collocate.app import main as collocate
-from paper import PAGES, claims, rules
+from paper import PAGES
+from paper.claims import claim_estimates
 from paper.pages import PaperPages
+from paper.rules import read_rules
 from tests import handmade as numbers
 from tests.handmade import Estimate, rows_of
 from tests.simulator import BUSY_GAINS, Design, Job
@@ -48,7 +50,7 @@ NOTHING = [
 
 def written(folder: Path, found: list[Estimate]) -> Path:
     """A study's folder with these numbers, and the verdicts on them."""
-    verdicts = claims.verdicts(rules.read(rules.CLAIMS), numbers.frame(found))
+    verdicts = claim_estimates(read_rules(), numbers.frame(found))
     return numbers.written(folder, [*found, *verdicts])
 
 
@@ -230,7 +232,7 @@ def test_claims_of_which_a_study_planned_a_set_are_shown_and_the_others_named(tm
     text = PaperPages(written(tmp_path / "few", [*NOTHING, *sets])).page("claims")
     (others,) = re.findall(r"planned no set that would test them: (.*)\.", text)
     shown = {"C1a", "C6b", "C6c", "C16a", "C16b"}
-    for claim in rules.read(rules.CLAIMS).claims:
+    for claim in read_rules().claims:
         if claim.untestable:
             assert f"- {claim.id}: {spelling.plain(claim.text)}" in text
             continue

@@ -434,7 +434,7 @@ def test_a_study_that_is_sealed_or_running_is_left_as_it_is(copy, tmp_path):
 
 def test_a_bundle_that_is_not_there_is_one_line(tmp_path):
     done = merge(tmp_path / "nowhere", tmp_path / "ours", "study=ladder")
-    assert done.returncode == 1 and "nowhere: no such file or folder" in done.stderr
+    assert done.returncode == 2 and "nowhere: no such file or folder" in done.stderr
 
 
 # -- after an interruption, on a full disk --------------------------------------------------------

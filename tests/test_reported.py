@@ -6,22 +6,21 @@ import pytest
 import yaml
 
 from analysis.estimates.table import by_id, identity
-from paper import reported
+from paper.reported import SOURCES, read_reported, reported_estimates
 from tests.handmade import frame
 from tests.studio import REPOSITORY
 from workflow.collocation.study.names import METHODS, scenario_id
 
-PATH = reported.REPORTED
 S, L = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 PAIR = scenario_id({"dlrm_criteo_b2048": 1, L: 1})
-ROWS = reported.read(PATH)
-NUMBERS = by_id(frame(reported.estimates(ROWS)).drop_duplicates("id"))
+ROWS = read_reported()
+NUMBERS = by_id(frame(reported_estimates(ROWS)).drop_duplicates("id"))
 
 
-def one(quantity, source, scenario, method, job=""):
+def reported_value(quantity, source, scenario, method, job=""):
     where = {"scenario": scenario, "implementation": "paper_step", "method": method, "job": job}
-    found = NUMBERS.get(identity(quantity, source=source, **where))
-    return None if found is None else found.value
+    number = NUMBERS.get(identity(quantity, source=source, **where))
+    return None if number is None else number.value
 
 
 @pytest.mark.parametrize(("source", "tolerance"), [("SUIT25", 0.01), ("LEC22", 0.015)])
@@ -33,8 +32,8 @@ def test_times_give_the_gains_that_were_derived_from_them(source, tolerance):
     for row in derived.itertuples():
         for workload in row.workload.split():
             if row.metric == "gain" and "+" not in workload and row.method != "serial":
-                found = one("stp", source, f"{row.n}x_{workload}", row.method)
-                assert found == pytest.approx(row.value, rel=tolerance)
+                value = reported_value("stp", source, f"{row.n}x_{workload}", row.method)
+                assert value == pytest.approx(row.value, rel=tolerance)
                 checked += 1
     assert checked > 20
 
@@ -53,11 +52,11 @@ def test_bars_give_their_means():
     [("naive", 5, 1.057), ("mps", 13, 1.048), ("mig_shared", 13, 1.33)],
 )
 def test_what_the_pair_saves_and_its_slowdown_follow_from_its_hours(method, saved, slowdown):
-    assert round(100 * one("saving", "SLIDES", PAIR, method)) == saved
-    found = one("slowdown", "SLIDES", PAIR, method, job=L)
-    assert found == pytest.approx(slowdown, rel=0.005)
+    assert round(100 * reported_value("saving", "SLIDES", PAIR, method)) == saved
+    value = reported_value("slowdown", "SLIDES", PAIR, method, job=L)
+    assert value == pytest.approx(slowdown, rel=0.005)
     # What DLRM did while it shared the GPU is not known, so the pair has no gain.
-    assert one("stp", "SLIDES", PAIR, method) is None
+    assert reported_value("stp", "SLIDES", PAIR, method) is None
 
 
 def test_what_is_known_of_bars_and_of_sets_without_any():
@@ -69,14 +68,16 @@ def test_what_is_known_of_bars_and_of_sets_without_any():
             "source": "SUIT25",
         }
         assert NUMBERS[identity("outcome", **where)].status == "out_of_memory"
-    assert one("spread", "SUIT25", f"7x_{S}", "mig") == pytest.approx(35.1 / 34.7)
-    assert one("spread", "SUIT25", f"2x_{S}", "mps") == pytest.approx(22.1 / 21.73)
-    assert one("spread", "LEC22", f"7x_{S}", "mig") is None
-    times = [one("epoch_time", "SUIT25", f"7x_{S}", method) for method in ("naive", "mps")]
-    found = one("rate_over_naive", "SUIT25", f"7x_{S}", "mps")
-    assert found == pytest.approx(times[0] / times[1])
+    assert reported_value("spread", "SUIT25", f"7x_{S}", "mig") == pytest.approx(35.1 / 34.7)
+    assert reported_value("spread", "SUIT25", f"2x_{S}", "mps") == pytest.approx(22.1 / 21.73)
+    assert reported_value("spread", "LEC22", f"7x_{S}", "mig") is None
+    times = [
+        reported_value("epoch_time", "SUIT25", f"7x_{S}", method) for method in ("naive", "mps")
+    ]
+    value = reported_value("rate_over_naive", "SUIT25", f"7x_{S}", "mps")
+    assert value == pytest.approx(times[0] / times[1])
     ours = Counter(e.source for e in NUMBERS.values() if e.host == "" and "@" in e.id)
-    assert ours.keys() <= reported.SOURCES.keys() and ours.total() == len(NUMBERS)
+    assert ours.keys() <= SOURCES.keys() and ours.total() == len(NUMBERS)
 
 
 def test_every_row_stands_beside_workloads_that_are_its_own():
@@ -96,7 +97,7 @@ def test_every_row_stands_beside_workloads_that_are_its_own():
 def test_the_file_holds_what_is_read_of_it():
     allowed = {
         "stamp": ["reported"],
-        "source": [*reported.SOURCES],
+        "source": [*SOURCES],
         "kind": ["label", "vector", "digitised", "derived", "text"],
         "method": [*METHODS, ""],
         "status": ["completed", "out_of_memory", "not_shown"],

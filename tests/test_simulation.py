@@ -10,8 +10,8 @@ import pytest
 from analysis.advice.study import advise
 from analysis.estimates.records import flags
 from analysis.estimates.table import CELL, by_id
-from paper.claims import verdicts
-from paper.rules import Rules
+from paper.claims import claim_estimates
+from paper.rules import ClaimRules
 from tests.handmade import built as made
 from tests.simulator import BUSY_GAINS, IMPLEMENTATION, Design, Job, Noise, simulate
 
@@ -100,11 +100,11 @@ def rules(quantity, scenario, method, **bound):
     count, job = scenario.split("x_", 1)
     cells = {"jobs": [job], "counts": [int(count)], "methods": [method]}
     test = {"quantity": quantity, **cells, **bound}
-    return Rules.model_validate({"claims": [{"id": "C1", "text": "so", "tests": [test]}]})
+    return ClaimRules.model_validate({"claims": [{"id": "C1", "text": "so", "tests": [test]}]})
 
 
 def verdict(estimates, *rule, **bound):
-    found = verdicts(rules(*rule, **bound), estimates)
+    found = claim_estimates(rules(*rule, **bound), estimates)
     return next(row["status"] for row in found if row["quantity"] == "claim")
 
 

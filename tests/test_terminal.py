@@ -20,12 +20,11 @@ CHATTER += ("Removing output", "RuleException", "WorkflowError", "Elapsed time",
 
 
 def at_terminal(studio, *arguments: str, stop_at: str = "", times: int = 1, **config):
-    """Run snakemake as `make study` does; type Ctrl-C so often, at once when `stop_at` was there,
-    and each 0.3 s after the other.
+    """Run snakemake as `make study` does, on a terminal, and type Ctrl-C once `stop_at` is shown.
 
-    Not later: a Python that is only starting would meet it, and prints a traceback of its own.
-
-    Returns the exit code, and what came before and after that, as bytes of the terminal.
+    times: how often it is typed, each 0.3 s after the other. The first is typed at once: later, a
+    Python that is only starting would meet it, and print a traceback of its own. Returns the exit
+    code, and the output before and after the first Ctrl-C.
     """
     command = [sys.executable, "-m", "workflow.collocation.plan.terminal", "snakemake"]
     command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", ".", "--cores", "1"]
@@ -40,26 +39,27 @@ def at_terminal(studio, *arguments: str, stop_at: str = "", times: int = 1, **co
         **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
     )
     os.close(theirs)
-    seen, typed, due = b"", None, None
+    output, stopped_at, due = b"", None, None
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if select.select([ours], [], [], 0.05)[0]:
             try:
-                seen += os.read(ours, 1 << 16)
+                output += os.read(ours, 1 << 16)
             except OSError:  # nobody holds the other end any more
                 break
-        if due is None and stop_at and re.search(stop_at.encode(), seen):
+        if due is None and stop_at and re.search(stop_at.encode(), output):
             due = time.monotonic()
         if due is not None and times and time.monotonic() >= due:
-            typed = len(seen) if typed is None else typed
+            stopped_at = len(output) if stopped_at is None else stopped_at
             os.write(ours, b"\x03")
             times, due = times - 1, due + 0.3
     os.close(ours)
-    return process.wait(PATIENCE), seen[:typed].decode(), seen[typed:].decode() if typed else ""
+    before, after = output[:stopped_at], output[stopped_at:] if stopped_at else b""
+    return process.wait(PATIENCE), before.decode(), after.decode()
 
 
 def screen(text: str) -> list[str]:
-    """What is left to be read of it: lines that live are gone."""
+    """The lines that stay on the screen: a line that is rewritten leaves its last text."""
     lines = (re.split(r"\r\x1b\[K", line.rstrip("\r"))[-1] for line in text.split("\n"))
     plain = (re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in lines)
     return [line for line in plain if line]
@@ -81,22 +81,24 @@ def longer(module_studio):
 )
 def test_ctrl_c_takes_three_lines_and_no_traceback(longer, stop_at, times):
     code, before, after = at_terminal(longer, stop_at=stop_at, times=times)
-    said = screen(after.replace("^C", ""))
+    lines = screen(after.replace("^C", ""))
     # make adds one; Snakemake has its own words for a second Ctrl-C that comes late.
-    assert code in (1, 130, -2) and (len(said) <= 2 or times == 2), before + after
+    assert code in (1, 130, -2) and (len(lines) <= 2 or times == 2), before + after
     assert "Traceback" not in after and not any(word in after for word in CHATTER)
     assert not list(longer.results.glob("cells/*/*/*/*/*/run.json"))
 
 
 def test_who_reads_the_first_lines_of_a_plan_alone_sees_no_traceback():
     """As `make plan | head`: nobody reads what comes, from the first line on."""
-    there, gone = os.pipe()
-    os.close(there)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
     module = "workflow.collocation.plan."
     command = [sys.executable, "-m", f"{module}terminal", f"{module}show", "--config"]
     command += ["study=methods", "gpu=cpu"]
-    run = subprocess.run(command, cwd=REPOSITORY, stdout=gone, stderr=subprocess.PIPE, text=True)
-    os.close(gone)
+    run = subprocess.run(
+        command, cwd=REPOSITORY, stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
     assert not run.stderr
 
 
@@ -104,20 +106,20 @@ def test_a_log_file_has_plain_lines_and_on_request_all_that_snakemake_says(longe
     short = longer.snakemake("--until", "collocate", config={"study": "short"})
     assert short.code == 0 and short.output.count("completed in") == 2, short.output
     assert "\x1b" not in short.output and "\r" not in short.output
-    asked = longer.snakemake("--until", "dataset", "--quiet", "host", "-F")
-    for said, there in ((short.output, False), (asked.output, True)):
-        assert ("Job stats" in said and "Finished jobid" in said) == there, said
+    verbose = longer.snakemake("--until", "dataset", "--quiet", "host", "-F")
+    for output, complete in ((short.output, False), (verbose.output, True)):
+        assert ("Job stats" in output and "Finished jobid" in output) == complete, output
 
 
 def test_a_terminal_shows_one_line_that_lives_and_a_line_for_each_result(studio):
     lasting = study(ladders=alone("plain"), measure={"kind": "window", "window_s": 3})
     studio.write({"plain": workload()}, drill=lasting).with_card()
     machine.does(studio.card, gract=0.93)
-    code, seen, _ = at_terminal(studio, "--until", "collocate")
-    assert code == 0, seen
-    living = re.findall(r"\r\x1b\[K([^\r\n]+)", seen)
-    found = "measuring 1 of 1 members, [1-9][0-9,]* samples/s; about [0-9]+ s left"
-    assert any(re.search(found, line) for line in living), seen
-    said = screen(seen)
-    assert sum("completed in" in line for line in said) == 1 and len(said) < 12, said
-    assert not any(word in seen for word in CHATTER)
+    code, output, _ = at_terminal(studio, "--until", "collocate")
+    assert code == 0, output
+    rewritten = re.findall(r"\r\x1b\[K([^\r\n]+)", output)
+    pattern = "measuring 1 of 1 members, [1-9][0-9,]* samples/s; about [0-9]+ s left"
+    assert any(re.search(pattern, line) for line in rewritten), output
+    lines = screen(output)
+    assert sum("completed in" in line for line in lines) == 1 and len(lines) < 12, lines
+    assert not any(word in output for word in CHATTER)
