@@ -35,6 +35,7 @@ def derive(folder: Path, paper: bool) -> None:
 
     paper: with the paper's values and claims. Raises ValueError that names the step that failed.
     """
+    from analysis.estimates.records.merge import write_runs
     from analysis.files import one_line
     from release.manifest import RUNS
     from workflow.collocation.study.errors import ConfigError

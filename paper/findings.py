@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.advice.fit import UNSEEN_FILE
-from analysis.advice.predict import predict_stp
+from analysis.advice.predict import AloneActivity, predict_stp
 from analysis.estimates import table
 from analysis.estimates.table import Row
 from analysis.report.figures import select
