@@ -42,10 +42,10 @@ jobs.set_environment()
 STUDY = SESSION.folder.as_posix()
 CELLS = SESSION.cells_folder.as_posix()
 # Paths are relative to the working directory, since the report shows them to others.
-REPOSITORY = os.path.relpath(Path(workflow.basedir))
-GIVEN = [f"{REPOSITORY}/analysis/advice/predictor.yaml"]
+GIVEN = ["analysis/advice/predictor.yaml"]
 if SESSION.study.paper:
-    GIVEN += [f"{REPOSITORY}/paper/reported.csv", f"{REPOSITORY}/paper/claims.yaml"]
+    GIVEN += ["paper/reported.csv", "paper/claims.yaml"]
+GIVEN = [os.path.relpath(Path(workflow.basedir, name)) for name in GIVEN]
 PAPER, PAGE_NAMES = ("--paper", paper.PAGES) if SESSION.study.paper else ("", pages.PAGES)
 # Digest of the analysis code; results made by other code are rebuilt.
 ANALYSIS = source_digest.analysis_digest()
