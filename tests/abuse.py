@@ -69,7 +69,7 @@ def mutation(draw: random.Random, real: bool) -> tuple[str, list[str]]:
     """What was mutated, and what is wrong with the answer, if anything is."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
-        for name in ("config", "workflow", "analysis", "models")[: 4 if real else 1]:
+        for name in ("config", "workflow", "analysis", "models", "paper")[: 5 if real else 1]:
             shutil.copytree(studio.REPOSITORY / name, tree / name)
         study = draw.choice(sorted(path.stem for path in tree.glob("config/studies/*")))
         given, files = {"study": study, "gpu": "cpu"}, [f"studies/{study}.yaml", "workloads.yaml"]
