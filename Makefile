@@ -48,13 +48,13 @@ test-slurm:
 	command -v slurmd slurmctld sbatch > /dev/null || (apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client)
 	$(MAKE) VENV=$(VENV)-slurm $(VENV)-slurm/.slurm
-	COLLOCATION_SLURM=1 $(VENV)-slurm/bin/python -m pytest -v tests/test_slurm.py
+	COLLOCATION_SLURM=1 $(VENV)-slurm/bin/python -m pytest -v tests/workflow/test_slurm.py
 
 lint: $(call installed,dev)
 	$(PY) -m ruff check $(OURS)
 	$(PY) -m ruff format --check $(OURS)
 	$(PY) -m snakefmt --check Snakefile workflow
-	$(PY) -m pytest --quiet tests/test_packaging.py
+	$(PY) -m pytest --quiet tests/unit/test_packaging.py
 
 format: $(call installed,dev)
 	$(PY) -m ruff check --fix $(OURS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_plan import SMALL, WORKLOADS, A, C, small_study
+from tests.unit.test_plan import SMALL, WORKLOADS, A, C, small_study
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import CellAttempt
 from workflow.collocation.plan.duration import DurationEstimates

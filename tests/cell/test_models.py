@@ -22,9 +22,9 @@ from models import device, process, train  # noqa: E402
 from models.data import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
+from tests.cell.test_processes import assert_gone  # noqa: E402
 from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages  # noqa: E402
 from tests.fakes.members import member_spec  # noqa: E402
-from tests.test_processes import assert_gone  # noqa: E402
 from workflow.collocation.member.protocol import Channel  # noqa: E402
 from workflow.collocation.member.spec import (  # noqa: E402
     InputSpec,
@@ -35,7 +35,7 @@ from workflow.collocation.plan.jobs import unknown_names  # noqa: E402
 from workflow.collocation.study.load import load_workloads  # noqa: E402
 from workflow.collocation.study.workloads import TrainedWorkload  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ANSWERS = {"built": b"autotune\n", "autotuned": b"warm\n", "warm": b"go\n"}
 
 

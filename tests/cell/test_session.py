@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.studio import PLAIN, STUDY, alone, study, workload
-from tests.test_record import make
+from tests.unit.test_record import make
 from workflow.collocation.plan import jobs, show
 from workflow.collocation.plan import session as session_module
 from workflow.collocation.plan.session import Session, open_posted, open_session

@@ -16,7 +16,7 @@ from scipy import stats
 
 from tests import warm
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "ladder"
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "ladder"
 RATE, GRACT = 1e-4, 0.01  # relative tolerances
 LAG_NS = 100_000_000  # readings at a slice's start may be of the set before
 SMALL, MIDDLE, BIG = "resnet26_cifar10_b32", "resnet26_cifar10_b128", "resnet152_imagenet_b32"

@@ -22,7 +22,7 @@ from models.data.base import DataError
 from models.data.criteo import TABLE_ROWS
 from models.data.images import fit, margin
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"cifar10": 200, "imagenet64": 96, "imagenet": 64, "criteo": 900}
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_pending import attempt, by_id, possible
-from tests.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
+from tests.unit.test_pending import attempt, by_id, possible
+from tests.unit.test_plan import SMALL, STUDIES, WORKLOADS, A, small_study
 from workflow.collocation import ROOT
 from workflow.collocation.plan import pending
 from workflow.collocation.plan.attempts import scan_attempts

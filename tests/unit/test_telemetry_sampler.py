@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cell.test_processes import assert_gone, is_gone
 from tests.fakes import machine
 from tests.studio import until
-from tests.test_processes import assert_gone, is_gone
 from workflow.collocation import ROOT
 from workflow.collocation.telemetry import host, lines, watch
 from workflow.collocation.telemetry.watch import Watch

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import Studio, study, until, workload
-from tests.test_terminal import at_terminal, screen
+from tests.workflow.test_terminal import at_terminal, screen
 
 ALL = ["--cores", "all", "--resources", "gpu=9", "--until", "collocate"]
 

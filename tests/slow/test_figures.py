@@ -17,7 +17,7 @@ from paper import figures as paper_figures
 from paper.gract_lines import line_estimates
 from tests.handmade import Estimate, frame, rows_of, written
 from tests.simulator import Design, Job
-from tests.test_pages import cpu
+from tests.unit.test_pages import cpu
 
 SMALL_JOB, LARGE_JOB = "resnet26_cifar10_b32", "resnet152_imagenet_b32"
 MIX = f"1x_{LARGE_JOB}+2x_{SMALL_JOB}"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cell.test_faults import real_gpu
 from tests.fakes.members import member_spec
 from tests.studio import PATIENCE, study, workload
-from tests.test_faults import real_gpu
 from workflow.collocation import sharing
 from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.sharing.evidence import NotInForce, Report

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.cell.test_run import run_of
 from tests.studio import PLAIN, study
-from tests.test_run import run_of
 from workflow.collocation.run.progress import Display
 from workflow.collocation.study.definition import Study
 from workflow.collocation.study.grid import expand

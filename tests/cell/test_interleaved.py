@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
+from tests.cell.test_faults import Batch, Machine, RealMachine, real_gpu
 from tests.lies import lies
 from tests.studio import Running, Studio, study, until, workload
-from tests.test_faults import Batch, Machine, RealMachine, real_gpu
 from workflow.collocation.plan.duration import DurationEstimates
 from workflow.collocation.sharing.evidence import Report
 from workflow.collocation.sharing.interleaved import Interleaved

@@ -17,7 +17,7 @@ from paper.reported import read_reported
 from paper.rules import read_rules
 from release import manifest
 from tests.studio import REPOSITORY, Studio, study, workload
-from tests.test_command import merged
+from tests.workflow.test_command import merged
 from workflow.collocation.gpu.lock import device_lock, folder_lock
 from workflow.collocation.plan.attempts import scan_attempts
 from workflow.collocation.record import run_json

@@ -13,8 +13,8 @@ import psutil
 import pynvml
 import pytest
 
+from tests.cell.test_processes import assert_gone
 from tests.fakes import activity, driver, machine
-from tests.test_processes import assert_gone
 from workflow.collocation.telemetry import dcgm, gpm, nvml, sources
 from workflow.collocation.telemetry.base import Unavailable
 

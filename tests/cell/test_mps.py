@@ -16,15 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cell.test_processes import assert_gone
 from tests.fakes.card import FakeCard
 from tests.specs import cell, member
-from tests.test_evidence import served
-from tests.test_processes import assert_gone
+from tests.unit.test_evidence import served
 from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SPEC = cell("mps", count=3)
 GPU = FakeCard(uuid=f"GPU-{uuid.uuid4()}")  # another run of these tests must not be company
 

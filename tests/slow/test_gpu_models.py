@@ -1,5 +1,5 @@
 """Training on CUDA: the graph's step equals the eager one, step times are true, and a member knows
-its device. That it knows its limits is tests/test_faults.py's.
+its device. That it knows its limits is tests/cell/test_faults.py's.
 """
 
 import threading
