@@ -103,7 +103,7 @@ def advise(
         return
     bounds = {"max_jobs": max_jobs, "max_slowdown": max_slowdown, "max_memory_gb": max_memory}
     bounds |= {"budget_s": _seconds(budget), "measure_sets": measure}
-    words = studies.set_words(settings)
+    words = studies.setting_pairs(settings)
     for word in words:
         if word.partition("=")[0] in DECIDED:
             raise Mistyped(f"--set {word}: a question has its own; allowed: gpu=, source=, …")

@@ -84,13 +84,13 @@ def config(
 
     words = [f"study={as_yaml(study)}"]
     words += [f"{key}={as_yaml(value)}" for key, value in keys.items() if value != ""]
-    words += set_words(settings)
+    words += setting_pairs(settings)
     if results is not None:
         words.append(f"results={as_yaml(str(results.expanduser().resolve()))}")
     return words
 
 
-def set_words(settings: Sequence[str] | None) -> list[str]:
+def setting_pairs(settings: Sequence[str] | None) -> list[str]:
     """The words of --set, with absolute paths. Raises Mistyped for one that is no KEY=VALUE."""
     from workflow.collocation.study.load import as_yaml
 
@@ -128,7 +128,7 @@ def number_of_gpus(gpus: str) -> int:
 
 
 def checked(words: list[str]) -> list[str]:
-    """The same words, after the study that they configure was found valid. Raises ConfigError.
+    """The same `key=value` words, once the config that they make is valid. Raises ConfigError.
 
     From here on the clone is the working directory: relative paths in config.yaml are its own.
     """
@@ -137,7 +137,7 @@ def checked(words: list[str]) -> list[str]:
 
 
 def to_draw(study: str, settings: Sequence[str] | None, results: Path | None) -> list[str]:
-    """The words that configure drawing: nothing is measured.
+    """The `key=value` words of a run that draws and measures nothing.
 
     Raises ConfigError, and Mistyped if the study has no results.
     """

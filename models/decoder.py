@@ -103,7 +103,9 @@ class Cache:
         """Take a prompt [1, t] into a slot [1], and give it its first token."""
         prompt_length = prompt.shape[1]
 
-        def attention(keys: Tensor, values: Tensor) -> Callable:
+        def attention_into_cache(keys: Tensor, values: Tensor) -> Callable:
+            """Attention of one layer that fills its cache of the slot first."""
+
             def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 keys[:, :, :prompt_length].index_copy_(0, slot, k.transpose(1, 2))
                 values[:, :, :prompt_length].index_copy_(0, slot, v.transpose(1, 2))
@@ -111,7 +113,7 @@ class Cache:
 
             return attend
 
-        attentions = [attention(keys, values) for keys, values in self.memory]
+        attentions = [attention_into_cache(keys, values) for keys, values in self.memory]
         logits = self.model.run(prompt, self.positions[:prompt_length], attentions)
         self.tokens.index_copy_(0, slot, logits[:, -1].argmax(-1))
         self.lengths.index_fill_(0, slot, prompt_length)
@@ -121,7 +123,9 @@ class Cache:
         """Give every active slot its next token; the other slots stay as they are."""
         mask = (self.positions <= self.lengths[:, None])[:, None, None]
 
-        def attention(keys: Tensor, values: Tensor) -> Callable:
+        def attention_over_cache(keys: Tensor, values: Tensor) -> Callable:
+            """Attention of one layer over its cache of all slots."""
+
             def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 keys[self.slots, :, self.lengths] = k[:, 0]
                 values[self.slots, :, self.lengths] = v[:, 0]
@@ -132,7 +136,7 @@ class Cache:
 
             return attend
 
-        attentions = [attention(keys, values) for keys, values in self.memory]
+        attentions = [attention_over_cache(keys, values) for keys, values in self.memory]
         logits = self.model.run(self.tokens[:, None], self.lengths[:, None], attentions)
         new_tokens = torch.where(self.active > 0, logits[:, 0].argmax(-1), self.tokens)
         self.tokens.copy_(new_tokens)

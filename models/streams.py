@@ -60,7 +60,10 @@ def run_in_turn(members: Sequence[TrainingMember]) -> None:
 
 
 def _run_in_thread(member: TrainingMember, build_lock: threading.Lock) -> None:
-    """Run one member of several threads; only one builds at a time."""
+    """Run one member of several threads; only one builds at a time.
+
+    member.run() yields a channel, or an event of the device, whenever it has to wait for it.
+    """
     run, error = member.run(), None
     try:
         with build_lock:

@@ -89,11 +89,11 @@ class _Judge:
                 self.outcomes.append(number)
 
     def claim(self, claim: Claim) -> ClaimVerdict:
-        """The verdict on one claim."""
+        """The verdict of a claim's tests, unless a need is not met, or nothing was measured."""
         if claim.untestable:
             return ClaimVerdict(claim, Verdict.NOT_TESTABLE, claim.untestable)
         needs = tuple(self._need(need) for need in claim.needs)
-        comparable = _comparable_hosts(needs)
+        comparable = _comparable_hosts(needs)  # None: no need limits them; empty: no host is
         tests = tuple(self._test(test, comparable, claim.sources) for test in claim.tests)
         verdict = verdict_of_parts([test.verdict for test in tests])
         reason = next(test.reason for test in tests if test.verdict == verdict)
@@ -110,6 +110,7 @@ class _Judge:
                 reason = " ".join([*notes, reason])
         if verdict == Verdict.NOT_TESTABLE and claim.of_mig:
             reason = f"Needs MIG. {reason}"
+        # What is read off a line at the paper's GRACT agrees with the paper; nobody measured it.
         if verdict == Verdict.HOLDS and claim.on_a_line:
             verdict = Verdict.AGREES
         return ClaimVerdict(claim, verdict, reason, tests, needs)

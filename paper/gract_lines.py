@@ -69,14 +69,14 @@ def host_points(estimates: pd.DataFrame) -> pd.DataFrame:
     """
     reported = estimates[(estimates["source"] != MEASURED) & (estimates["jobs"] > 1)]
     reported_sets = set(zip(reported["scenario"], reported["method"], strict=True))
-    reported_workloads = reported_gract(estimates)
+    gract_of_workloads = reported_gract(estimates)
     ours = _numbers_of_hosts(estimates)
     gract_alone, alone_of = _cells_alone(ours)
     cells = []
     for number in ours[ours["quantity"] != "gract"].itertuples(index=False):
         workload = parse_scenario(number.scenario).family
         in_paper = (number.scenario, number.method) in reported_sets
-        if not in_paper or workload not in reported_workloads:
+        if not in_paper or workload not in gract_of_workloads:
             continue
         implementation = number.implementation
         point = (number.quantity, workload, number.scenario, number.method, number.jobs)

@@ -57,15 +57,15 @@ def merge(source: Path, config: Sequence[str]) -> int:
             if session.sealed:
                 raise ValueError(f"{session.folder} is sealed; another folder: results=FOLDER")
             with folder_lock(session.folder, lock_holder(session)):
-                merged, present, sentences = _merge_attempts(session, folder, attempts)
+                merged_count, present_count, sentences = _merge_attempts(session, folder, attempts)
         except Exception as error:  # the source may hold anything
             reason = one_line(error) or type(error).__name__
             message = f"nothing more is merged from {printable(source)}: {reason}"
             raise ValueError(message) from None
     for sentence in sentences:
         print(printable(sentence), file=sys.stderr)
-    print(f"{session.folder}: {merged} attempts merged, {present} were there already")
-    return 0 if merged or present else 1
+    print(f"{session.folder}: {merged_count} attempts merged, {present_count} were there already")
+    return 0 if merged_count or present_count else 1
 
 
 def _unpack(bundle: Path, folder: Path) -> Path:

@@ -206,10 +206,10 @@ def verify(studies: Sequence[Path], results: Path, derive: Derive) -> int:
         return 2
     fork = get_context("fork")
     with ProcessPoolExecutor(PROCESSES, fork, end_with_parent, (os.getpid(),)) as pool:
-        wrong = 0
+        differing = 0
         checked = pool.map(verify_study, studies, repeat(derive))
         for study, artefacts in zip(studies, checked, strict=True):
-            wrong += print_problems(study, artefacts)
-    print(f"artefacts that differ: {wrong}" if wrong else "all follows from the raw files")
+            differing += print_problems(study, artefacts)
+    print(f"artefacts that differ: {differing}" if differing else "all follows from the raw files")
     print(LIMITS)
-    return 1 if wrong else 0
+    return 1 if differing else 0

@@ -64,6 +64,7 @@ def _throughput_over(
     """
 
     def compute(run: pd.DataFrame) -> Columns:
+        """Numerators, NaN for other methods, and denominators; one row per run."""
         wanted = (run.method != except_method) & run.method.str.startswith(prefixes)
         throughput = run.rate.where(run.alike, run.stp)
         denominator = run[f"{counterpart}_rate"].where(run.alike, run[f"{counterpart}_stp"])

@@ -151,7 +151,11 @@ def _energy_per_sample(table: pd.DataFrame, rate: pd.Series) -> pd.Series:
 
 
 def _runs(members: pd.DataFrame) -> pd.DataFrame:
-    """A row per run: readings of the GPU, and what its members do together."""
+    """A row per run: readings of the GPU, and what its members do together.
+
+    members: a row per member and window, with `progress` (its rate over that alone), `alone_gract`
+    and the columns of runs.parquet.
+    """
     samples = members["steps"] * members["batch_size"]
     members = members.assign(
         slowdown=1 / members["progress"],

@@ -188,6 +188,7 @@ class Decision:
         }
 
     def _as_measured(self, measured: SetMeasurement) -> dict:
+        """A measured set for advice.json; memory that was not read is the predicted one."""
         predicted_gb = measured.predicted.memory_gb if self.job.card_gb else None
         return {
             "jobs": measured.predicted.n,

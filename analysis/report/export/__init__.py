@@ -84,11 +84,15 @@ def _readings(path: Path) -> pd.DataFrame:
 def _set_metrics(members: pd.DataFrame, estimates: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Cell with its attempt → metrics of its sets, as the estimates have them."""
     sets = members[~members["again"]].drop_duplicates([*_SET, "condition"])
-    numbers = pd.concat([table.select(estimates, quantity, job="") for quantity in SET_METRICS])
-    numbers = numbers[["quantity", *_SET[1:], "replicates"]].explode("replicates").dropna()
-    numbers["at"] = [replicate["cell"] for replicate in numbers["replicates"]]
+    set_estimates = pd.concat(
+        [table.select(estimates, quantity, job="") for quantity in SET_METRICS]
+    )
+    set_estimates = (
+        set_estimates[["quantity", *_SET[1:], "replicates"]].explode("replicates").dropna()
+    )
+    set_estimates["at"] = [cells["cell"] for cells in set_estimates["replicates"]]
     metrics: dict[str, dict[str, float]] = {}
-    for number in numbers.merge(sets[[*_SET, "condition"]], on=_SET).itertuples():
+    for number in set_estimates.merge(sets[[*_SET, "condition"]], on=_SET).itertuples():
         suffix = number.condition or number.window
         name = f"{number.quantity}/{suffix}" if suffix else number.quantity
         metrics.setdefault(number.at, {})[name] = number.replicates["value"]

@@ -199,7 +199,7 @@ class Session:
         device_seconds: dict[str, float] = {}
         return max((job.add_to(device_seconds) for job in self.jobs), default=0.0)
 
-    def refusal(self, cell: Cell, device_name: str = "") -> str | None:
+    def refusal(self, cell: Cell, device_uuid: str = "") -> str | None:
         """Why a cell cannot run on a device, by default its replicate's, or None.
 
         A cluster's devices cannot be asked, so the newest result of the cell is the answer.
@@ -207,11 +207,11 @@ class Session:
         if self.remote and self.on_gpu:
             tried = pending.attempts_at(cell, self.attempts)
             return pending.refusal_reason([attempt for attempt in tried if attempt.on_gpu])
-        name = device_name or self.replicate_devices.get(cell.replicate)
-        if (cell.id, name) not in self._refusals:
-            by_name = {device.uuid: device for device in self.usable_gpus}
-            self._refusals[cell.id, name] = refusal(cell.spec, by_name.get(name, self.device))
-        return self._refusals[cell.id, name]
+        uuid = device_uuid or self.replicate_devices.get(cell.replicate)
+        if (cell.id, uuid) not in self._refusals:
+            by_uuid = {device.uuid: device for device in self.usable_gpus}
+            self._refusals[cell.id, uuid] = refusal(cell.spec, by_uuid.get(uuid, self.device))
+        return self._refusals[cell.id, uuid]
 
     @cached_property
     def datasets(self) -> Datasets:

@@ -76,9 +76,9 @@ def _notes(session: Session) -> list[str]:
     corrupt = [str(attempt.path) for attempt in all_attempts if attempt.record is None]
     if corrupt:
         notes.append(f"corrupt, measured again: {', '.join(corrupt)}")
-    if session.measuring and (mismatched := session.mismatched()):
+    if session.measuring and (other_code_cells := session.mismatched()):
         notes.append(
-            f"{len(mismatched)} cells were measured with other code or versions; "
+            f"{len(other_code_cells)} cells were measured with other code or versions; "
             "rerun=mismatched measures them again"
         )
     if session.jobs and (dropped := environment.dropped()):

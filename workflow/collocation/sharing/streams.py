@@ -6,7 +6,7 @@ from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.study.names import STREAMS
 
 # CUDA's hardware queues: 8 by default, and streams that share one wait for each other.
-QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+HARDWARE_QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
 class Streams(Naive):
@@ -19,7 +19,7 @@ class Streams(Naive):
         return 1
 
     def environment(self, member: int) -> dict[str, str]:
-        return super().environment(member) | QUEUES
+        return super().environment(member) | HARDWARE_QUEUES
 
     def evidence(self, reports: dict[int, Report]) -> dict:
         separate = super().evidence(reports)

@@ -122,7 +122,9 @@ class CellSpec(Strict):
         return [conditions[member.condition].method for member in self.members]
 
     def shares(self) -> list[list[int | str]]:
-        """For each condition, each member's `cores_of`, or "all": see `cores.plan_conditions`."""
+        """By condition and member: how many shares the machine's cores have, of which the member
+        gets one; or "all" cores. `cores.plan_conditions` makes CPU numbers of it.
+        """
         conditions = groupby(self.members, key=lambda member: member.condition)
         return [[member.cores_of or "all" for member in members] for _, members in conditions]
 

@@ -26,18 +26,18 @@ class CounterRates:
     """Growth of counters per second since the call before; None where a counter was not known."""
 
     def __init__(self):
-        self._before: tuple[int, dict[str, float | None]] | None = None
+        self._previous: tuple[int, dict[str, float | None]] | None = None
 
     def update(self, t_ns: int, counters: dict[str, float | None]) -> dict[str, float | None]:
         """The rates up to this time (monotonic ns)."""
-        before_ns, before = self._before or (t_ns, {})
-        self._before = t_ns, counters
+        previous_ns, previous = self._previous or (t_ns, {})
+        self._previous = t_ns, counters
         rates: dict[str, float | None] = {}
         for name, value in counters.items():
-            if value is None or before.get(name) is None:
+            if value is None or previous.get(name) is None:
                 rates[name] = None
             else:
-                rates[name] = max(0.0, value - before[name]) / ((t_ns - before_ns) / 1e9)
+                rates[name] = max(0.0, value - previous[name]) / ((t_ns - previous_ns) / 1e9)
         return rates
 
 

@@ -294,10 +294,10 @@ class TelemetrySummary:
         looks = self.output.seen
         stayed_ns = Counter()  # by PID
         next_looks = [*(look["t"] for look in looks[1:]), end]
-        for look, until in zip(looks, next_looks, strict=False):
-            if look["t"] < end and until >= start:
+        for look, next_look_ns in zip(looks, next_looks, strict=False):
+            if look["t"] < end and next_look_ns >= start:
                 for pid in {*(look["compute"] or []), *(look["mps"] or [])}:
-                    stayed_ns[pid] += min(until, end) - look["t"]
+                    stayed_ns[pid] += min(next_look_ns, end) - look["t"]
         if not stayed_ns.keys() & self.own:
             return None
         strangers = [pid for pid, ns in stayed_ns.items() if ns >= STAY_S * 1e9]
