@@ -11,6 +11,7 @@ from typing import NamedTuple
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.study.definition import CONFIG, Study
@@ -97,7 +98,7 @@ def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
 @contextmanager
 def entered(
     cell: Cell, dataset: dict, device: Device | None, folder: Path
-) -> Iterator[tuple[Method, list[dict]]]:
+) -> Iterator[tuple[Method, list[MemberSpec]]]:
     """Lock the device and set up the cell's method; gives the method and its members' specs."""
     core_sets, _ = cores.plan_conditions(
         cell.spec.shares(), numa=device.numa_node if device else None

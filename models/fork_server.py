@@ -98,7 +98,8 @@ class ForkServer:
                 return
         except ConnectionResetError:
             pass
-        except (OSError, ValueError):  # This ends one cell; the other conductors are served on.
+        # This ends one cell; the other conductors are served on.
+        except (OSError, ValueError, TypeError, KeyError):
             traceback.print_exc()
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -12,7 +12,9 @@ from analysis.estimates.table import Row
 from analysis.report.figures import select
 from workflow.collocation.study.regular_files import read_json
 
-RESULTS = Path(__file__).parents[1] / "results"  # watching*.json, graph_speeds.json: by bench/
+RESULTS = (
+    Path(__file__).parents[1] / "results"
+)  # watching*.json is by bench/, graph_speeds.json by an older version of it
 CROWD = (7, 8)  # jobs of a set
 ROOMY = 0.9  # of the number of jobs as STP: from here on they are not in each other's way
 

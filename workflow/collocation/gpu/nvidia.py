@@ -48,10 +48,13 @@ class Device:
     @in_subprocess()
     def processes(self) -> dict[str, list[int] | None]:
         """PIDs on the card: of all processes ("compute"), and of MPS clients ("mps"); None where
-        not readable. In a container they may be the host's PIDs.
+        not readable. In a container they may be the host's PIDs; one may stand there twice.
         """
-        lists = _query(self.uuid, process_memory) or {"compute": None, "mps": None}
-        return {kind: None if pids is None else sorted(pids) for kind, pids in lists.items()}
+        lists = _query(self.uuid, process_entries) or {"compute": None, "mps": None}
+        return {
+            kind: None if entries is None else sorted(entry.pid for entry in entries)
+            for kind, entries in lists.items()
+        }
 
     @in_subprocess()
     def memory_free(self) -> int | None:
@@ -245,16 +248,22 @@ def mig_enabled(device: Device) -> bool | None:
     return _query(device.uuid, lambda card: bool(pynvml.nvmlDeviceGetMigMode(card)[0]))
 
 
-def process_memory(card) -> dict[str, dict[int, int] | None]:
-    """Device memory in bytes by PID, of all processes ("compute") and of MPS clients ("mps"), of a
-    card's NVML handle. Memory is 0 and a list None where NVML does not give it.
+def process_entries(card) -> dict[str, list | None]:
+    """NVML's entries of all processes ("compute") and of MPS clients ("mps") on a card's handle.
+
+    None where NVML does not give the list.
     """
-    lists = {
+    return {
         "compute": _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(card)),
         "mps": _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card)),
     }
-    memory: dict[str, dict[int, int] | None] = dict.fromkeys(lists)
-    for kind, entries in lists.items():
+
+
+def process_memory(card) -> dict[str, dict[int, int] | None]:
+    """Device memory in bytes by PID, for each list of `process_entries`; 0 where not given."""
+    memory: dict[str, dict[int, int] | None] = {}
+    for kind, entries in process_entries(card).items():
+        memory[kind] = None
         if entries is not None:
             memory[kind] = Counter()  # a process is listed for each part of a partitioned card
             for entry in entries:

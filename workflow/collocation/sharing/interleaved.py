@@ -54,7 +54,7 @@ class Interleaved(Method):
             self.mps.leave()
 
     def environment(self, member: int) -> dict[str, str]:
-        queues = streams.QUEUES if member in self.in_one_process else {}
+        queues = streams.HARDWARE_QUEUES if member in self.in_one_process else {}
         method = self.mps if self._is_client(member) else self.plain
         return method.environment(member) | queues
 
