@@ -148,7 +148,11 @@ def _device_facts() -> dict:
 
 
 class _Recorder:
-    """Writes the steps of this process into the memory, and waits at the barrier."""
+    """Writes the steps of this process into the memory, and waits at the barrier.
+
+    memory: shared with the conductor (see `views`). gate: descriptor of a pipe, which can be read
+    once the barrier opens.
+    """
 
     def __init__(self, memory: mmap.mmap, gate: int):
         self.header, self.times, self.losses = views(memory)

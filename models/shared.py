@@ -151,9 +151,9 @@ class SharedImages(FileImages):
                 if not queue.not_empty.wait_for(lambda: len(queue.queue), MAX_WAIT_S):
                     raise RuntimeError(f"no batch of the cell's loader for {MAX_WAIT_S:g} s")
             batch = next(receiver)
-            handed_s = time.monotonic()
+            handed_at_s = time.monotonic()
             yield batch
-            rested_s = time.monotonic() - handed_s
+            rested_s = time.monotonic() - handed_at_s
             if rested_s > MAX_WAIT_S:
                 raise RuntimeError(
                     f"no batch was taken for {rested_s:.1f} s, and TensorSocket waits 10: "

@@ -257,7 +257,8 @@ class _Judge:
     ) -> str:
         """The id of the paper's number of the same set, from the first source that has one, or "".
 
-        The paper has no variants of sets; what its abstracts say is of no set.
+        sources: of the paper's numbers, preferred first. The paper has no variants of sets. What an
+        abstract says is of no set (its name is "text"), so it stands beside every set.
         """
         if jobs.implementation != PAPER_IMPLEMENTATION:
             return ""

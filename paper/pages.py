@@ -30,7 +30,10 @@ class PaperPages(StudyPages):
         self.post_hoc = claims.is_post_hoc(self.rules, self.estimates)
 
     def differing_without_lines(self) -> str:
-        """Claims with another verdict at our hosts' own GRACT: `C5 too imprecise, 1.38 (…); …`."""
+        """Claims with another verdict at our hosts' own GRACT: `C5 too imprecise, 1.38 (…); …`.
+
+        That is, without the lines that extrapolate our numbers to the paper's GRACT.
+        """
         rules = [judgement.claim.without_lines() for judgement in self.judged]
         rules = self.rules.model_copy(update={"claims": rules})
         measured, parts = claims.judge_claims(rules, self.estimates), []

@@ -56,7 +56,7 @@ def _cells(host_estimates: pd.DataFrame) -> pd.DataFrame:
     )
     # A cell is left out of the variance whole: with all numbers measured in it, or divided by it.
     # Where a number has two cells, the other one tells nothing without it, so both are removed.
-    removed = cells[intervals.SUMS].mul(n / (n - 1), axis=0)
+    removed = cells[intervals.SUMMED_COLUMNS].mul(n / (n - 1), axis=0)
     pairs, remaining = intervals.pairs_sharing_cells(cells), []
     for keys in intervals.pool_keys(cells, "interleaved"):
         sums = intervals.pool_sums(cells, keys)

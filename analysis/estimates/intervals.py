@@ -35,7 +35,7 @@ MIN_FREEDOM = 3  # degrees of freedom that a pooled variance needs
 MIN_WORKLOAD_FREEDOM = 6  # and that the sets of the same workloads need to be pooled by themselves
 BUSY = 0.9  # GRACT of a job alone; below, it waits for its host
 NUMBER = ["quantity", *table.PLACE]  # columns that identify a number, apart from its host
-SUMS = ["squares", "count", "freedom"]
+SUMMED_COLUMNS = ["squares", "count", "freedom"]
 
 
 def mean_on_scale(values: Sequence[float], scale: str) -> float:
@@ -101,16 +101,17 @@ def pool_keys(rows: pd.DataFrame, design: str) -> Iterator[list[pd.Series]]:
 
 
 def pool_sums(rows: pd.DataFrame, keys: list[pd.Series]) -> pd.DataFrame:
-    """Sums of the columns SUMS over each row's pool; NaN for rows without a key."""
+    """Sums of the columns SUMMED_COLUMNS over each row's pool; NaN for rows without a key."""
     pool = rows.groupby(keys).ngroup()
     pool = pool.where(pool >= 0)
-    return pd.DataFrame({name: rows[name].groupby(pool).transform("sum") for name in SUMS})
+    sums = {name: rows[name].groupby(pool).transform("sum") for name in SUMMED_COLUMNS}
+    return pd.DataFrame(sums)
 
 
 def pooled_half_width(by_workload: pd.DataFrame, by_kind: pd.DataFrame) -> pd.Series:
     """`half_width` from the workloads' sums if they have MIN_WORKLOAD_FREEDOM, else the kind's."""
     enough = by_workload["freedom"].round(6) >= MIN_WORKLOAD_FREEDOM
-    sums = by_workload.where(pd.concat([enough] * 3, axis=1, keys=SUMS), by_kind)
+    sums = by_workload.where(pd.concat([enough] * 3, axis=1, keys=SUMMED_COLUMNS), by_kind)
     variance = sums["squares"] / sums["count"].where(sums["count"] > 0)
     return half_width(sums["freedom"].round(6), variance)
 
@@ -199,7 +200,7 @@ def estimates_by_host(replicates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _grouped(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """The first row of each group, with the mean value, SUMS, and all replicates and conditions."""
+    """The first row of each group, with the mean value, sums, and all replicates and conditions."""
     groups = rows.groupby(by)
     first = rows.drop_duplicates(by).set_index(by).rename_axis(None)
     lists = groups[["value", "replicates", "flags", "code", "data"]].agg(list).loc[first.index]
@@ -272,4 +273,4 @@ def add_over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     over["high"] = high.where(predicted, over["most"].where(several, over["high"]))
     over["spread"] = over["spread"].mask(several, table.RANGE).mask(predicted, table.PREDICTION)
     rows = pd.concat([rows, over.reset_index(names="order")]).sort_values("order", kind="stable")
-    return rows.drop(columns=["order", *SUMS, "designs"]).reset_index(drop=True)
+    return rows.drop(columns=["order", *SUMMED_COLUMNS, "designs"]).reset_index(drop=True)

@@ -252,7 +252,10 @@ def _after_departure(members: pd.DataFrame) -> pd.DataFrame:
 
 
 def _formula_rows(table: pd.DataFrame, slot: int, formula: Formula) -> pd.DataFrame:
-    """The formula's quantity of every row that has a finite value."""
+    """The formula's quantity of every row that has a finite value.
+
+    slot: place of the formula in FORMULAS, by which the rows of a run are sorted.
+    """
     computed = formula.compute(table)
     if not isinstance(computed, tuple):
         value, numerator, denominator = computed, np.nan, np.nan

@@ -90,9 +90,9 @@ def _name(estimate: Row) -> str:
     """The set that a number is of, or the claim that a verdict is on."""
     if not estimate.scenario:
         return estimate.name
-    method = labels.method(estimate.method)
-    implementation = labels.implementation(estimate.implementation)
-    return f"{labels.scenario(estimate.scenario)}, {method}, {implementation}"
+    method_title = labels.method(estimate.method)
+    implementation_title = labels.implementation(estimate.implementation)
+    return f"{labels.scenario(estimate.scenario)}, {method_title}, {implementation_title}"
 
 
 def write_comparison(a: Path, b: Path, output: Path) -> str:

@@ -149,6 +149,7 @@ class Cifar10(ImageDataset):
         painter = Painter(len(LABELS), seed)
 
         def paint(part: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            """Images and labels of one file: its number, and the places of its samples."""
             number, rows = part
             rng = np.random.default_rng([seed, 2, 0, number])
             labels = rng.permutation(np.arange(len(rows)) % len(LABELS))

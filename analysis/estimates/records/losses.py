@@ -114,6 +114,11 @@ def _reference(alone: list[MemberLosses]) -> tuple[pd.Series, set[int | None]]:
 
 
 def _check(member: MemberLosses, reference: tuple[pd.Series, set[int | None]] | None) -> LossCheck:
+    """Whether a member's losses agree with those of its job alone, and how far apart they are.
+
+    reference: the job's median losses alone by step, and the numbers of SMs on which its first loss
+    is fixed: with another number cuDNN chooses other kernels. None where it never ran alone.
+    """
     if not member.losses:
         return NO_LOSS, None
     if reference is None:

@@ -109,6 +109,7 @@ def page_data(folder: Path) -> dict:
 
 
 def _job_title(job: str) -> str:
+    """Title of a job, or of the jobs of a mix: `a+b--variant` → `A + B (variant)`."""
     names, _, variant = job.partition("--")
     title = " + ".join(labels.job(name) for name in names.split("+"))
     return f"{title} ({variant})" if variant else title

@@ -84,7 +84,12 @@ def plan_cores(
 def plan_conditions(
     conditions: list[list[int | str]], numa: int | None = None, limit: int | None = None
 ) -> tuple[list[list[int]], list[str]]:
-    """`plan_cores` for each condition of a cell: they train in turns, and on the same cores."""
+    """`plan_cores` for each condition of a cell: they train in turns, and on the same cores.
+
+    conditions: for each, in how many shares the cores are divided for each member, or "all". numa:
+    node whose cores come first. limit: most CPUs. Returns the CPU numbers of each member, condition
+    by condition, and flags.
+    """
     core_sets, flags = [], {}
     for shares in conditions:
         planned, flags_of_one = plan_cores(shares, topology(), numa, limit or usable())

@@ -135,7 +135,11 @@ def pause_shares(
 
 
 def has_stalled(window: Window, end_ns: np.ndarray, slices: Sequence[float] | None = None) -> bool:
-    """Whether a member stood still for part of a window, which its rate may not show."""
+    """Whether a member stood still for part of a window, which its rate may not show.
+
+    end_ns: when each step ended. slices: rates in each turn of an interleaved cell; there any turn
+    without a step is a stall, elsewhere a pause that is long for the window and for this member.
+    """
     *others, longest = np.sort(pause_shares(window, end_ns, slices))
     if slices is not None:
         return bool(longest > 0)

@@ -25,7 +25,8 @@ class StepRecords:
     flags: set[str] = field(default_factory=set)
     steps: dict[int, Arrays] = field(default_factory=dict)  # by member
     requests: dict[int, Arrays] = field(default_factory=dict)  # by member, of servers
-    pauses: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)  # member and window
+    # by member and window: shares of the window between the ends of two steps
+    pauses: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
 
     def add(
         self, tracked: TrackedMember, member: MemberRecord, slo_ms: dict | None, folder: Path

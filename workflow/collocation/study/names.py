@@ -149,12 +149,12 @@ def conditions_of(scenario: str, method: str) -> dict[str, Condition]:
     conditions: dict[str, Condition] = {}
     seen: set[tuple[str, str]] = set()
     for condition in list_conditions(method, workloads):
-        members = body
+        jobs = body
         if condition.alone_workload:
-            members = f"1x_{condition.alone_workload}"
+            jobs = f"1x_{condition.alone_workload}"
         elif condition.count:
-            members = f"{condition.count}x_{workloads[0]}"
-        set_id = "--".join([members, *other_variants])
+            jobs = f"{condition.count}x_{workloads[0]}"
+        set_id = "--".join([jobs, *other_variants])
         is_repeat = (set_id, condition.method) in seen
         seen.add((set_id, condition.method))
         conditions[condition.name] = replace(condition, scenario=set_id, is_repeat=is_repeat)

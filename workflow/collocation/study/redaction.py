@@ -80,7 +80,8 @@ HINTS = {
     "value of a header": ["authorization", "x-", "private-token", "job-token"],
     "authorization": ["basic", "bearer"],
 }
-LONG = re.compile(r"[\w-]{20}|PRIVATE KEY|hooks.slack")  # only such texts go to detect-secrets
+# Only such texts go to detect-secrets.
+MAY_HOLD_SECRET = re.compile(r"[\w-]{20}|PRIVATE KEY|hooks.slack")
 # Kinds of detect-secrets with false alarms: they match digests, short names, or {name} in a URL.
 FALSE_ALARMS = ("Base64", "Hex", "Public IP", "Secret Keyword", "Cloudant", "IBM", "SoftLayer")
 FALSE_ALARMS += ("Basic",)
@@ -140,7 +141,7 @@ def _patterns_for(text: str) -> Iterator[tuple[str, re.Pattern]]:
     for kind, pattern in _PATTERNS.items():
         if kind not in HINTS or any(hint in lowered for hint in HINTS[kind]):
             yield kind, pattern
-    if LONG.search(text):
+    if MAY_HOLD_SECRET.search(text):
         yield from _detect_secrets_patterns()
 
 

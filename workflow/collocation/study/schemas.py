@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "schemas"
 
 def json_schemas() -> Iterator[tuple[Path, str]]:
     """Each schema's path in workflow/schemas, and its text."""
-    models = {"config": Config, "study": Study, "workloads": dict[str, AnyWorkload]}
-    for name, model in models.items():
-        schema = TypeAdapter(model).json_schema()
+    types = {"config": Config, "study": Study, "workloads": dict[str, AnyWorkload]}
+    for name, kind in types.items():
+        schema = TypeAdapter(kind).json_schema()
         yield FOLDER / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from workflow.collocation.record.series import MAX_SHARE, SHARES
-from workflow.collocation.telemetry.sources import ACTIVITY
+from workflow.collocation.telemetry.sources import ACTIVITY_METRICS
 
 COMPARED = ("gract", "smact", "smocc", "tenso", "drama")
 # With more of either a card is at work. A CUDA context at rest draws up to 1.6 times the idle
@@ -83,7 +83,7 @@ def _zeros(readings: Mapping[str, Readings], pairs: Pairs) -> Iterator[set[tuple
     for group in ({"gpu"} & readings.keys(), readings.keys() - {"gpu"}):
         zeros = set()
         for entity in group:
-            for name in ACTIVITY:
+            for name in ACTIVITY_METRICS:
                 values = readings[entity][name]
                 always_zero = len(values) and not values.any()
                 if always_zero or pairs[entity].get(name) == 0:

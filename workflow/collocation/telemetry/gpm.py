@@ -60,6 +60,10 @@ class Gpm(ActivitySource):
     )
 
     def __init__(self, uuid: str, entities: list[str]):
+        """Open the card and try two samples. entities: "gpu", and "gi:<id>" under MIG.
+
+        Raises Unavailable where GPM gives nothing.
+        """
         self._entities = entities
         self._last: dict[str, _Sample] = {}
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)

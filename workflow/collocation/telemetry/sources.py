@@ -12,7 +12,7 @@ SOURCES: dict[str, type[ActivitySource]] = {source.name: source for source in (G
 _BY_NAME = {metric.name: metric for source in SOURCES.values() for metric in source.METRICS}
 GPU_METRICS: tuple[Metric, ...] = (*_BY_NAME.values(), *nvml.METRICS)
 # Shares of the SMs' time or cycles, which can be averaged over GPU instances by their SMs.
-ACTIVITY = [metric.name for metric in Gpm.METRICS if metric.unit == "1"]
+ACTIVITY_METRICS = [metric.name for metric in Gpm.METRICS if metric.unit == "1"]
 
 
 def choose_source(

@@ -23,7 +23,7 @@ from workflow.collocation.telemetry import host
 from workflow.collocation.telemetry.base import Metric
 from workflow.collocation.telemetry.contradictions import COMPARED, contradictions
 from workflow.collocation.telemetry.lines import SamplerOutput
-from workflow.collocation.telemetry.sources import ACTIVITY, GPU_METRICS
+from workflow.collocation.telemetry.sources import ACTIVITY_METRICS, GPU_METRICS
 
 IDLE = ("power", "temperature", "sm_clock", "memory_used")
 RATES = [metric.name for metric in GPU_METRICS if metric.kind == "rate"]
@@ -157,7 +157,7 @@ class TelemetrySummary:
             return {}
         total = self.sm_count or sum(sms.values())
         values: Values = {"sm_count": total}
-        for name in ACTIVITY:
+        for name in ACTIVITY_METRICS:
             parts = [headlines[entity].get(name) for entity in sms]
             known = None not in parts
             values[name] = float(np.dot(parts, [*sms.values()])) / total if known else None
