@@ -16,6 +16,7 @@ from workflow.collocation.run.task import Task, member_specs
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.study.definition import CONFIG, Study
 from workflow.collocation.study.grid import Cell, expand
+from workflow.collocation.study.layout import RUN
 from workflow.collocation.study.load import load_workloads
 
 CORES_FOR = 16  # each member gets its share of the cores as in a set of this many jobs
@@ -74,7 +75,7 @@ def start_cell(
     task = Task(
         study="bench",
         cell=cell.id,
-        output=folder / "run.json",
+        output=folder / RUN,
         spec=cell.spec,
         gpu=device.uuid if device else "cpu",
         data=[ready],
@@ -88,7 +89,7 @@ def start_cell(
 
 def record_of(conductor: subprocess.Popen, folder: Path) -> dict:
     """Wait for a conductor, and read run.json; exits unless the cell completed."""
-    code, path = conductor.wait(), folder / "run.json"
+    code, path = conductor.wait(), folder / RUN
     record = json.loads(path.read_text("utf-8")) if code == 0 else {"status": f"exit code {code}"}
     if record["status"] != "completed":
         sys.exit(f"bench: the cell ended: {record['status']}: {record.get('reason')}")

@@ -37,8 +37,8 @@ def derive(folder: Path, paper: bool) -> None:
     """
     from analysis.estimates.records.merge import write_runs
     from analysis.files import one_line
-    from release.manifest import RUNS
     from workflow.collocation.study.errors import ConfigError
+    from workflow.collocation.study.layout import RUNS
 
     study = Path("results", folder.name)  # relative, as some texts name paths
     steps = {

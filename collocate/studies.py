@@ -108,12 +108,12 @@ def setting_pairs(settings: Sequence[str] | None) -> list[str]:
 
 def warn_if_outdated(folder: Path) -> None:
     """Say on stderr how many measurements are newer than a study's published numbers."""
-    from workflow.collocation.study.layout import MANIFEST
+    from workflow.collocation.study.layout import MANIFEST, RUN
 
     if (folder / MANIFEST).exists():  # a clone sets all times of a sealed study anew
         return
     written = (folder / "estimates.parquet").stat().st_mtime
-    records = folder.glob("cells/*/*/*/*/*/run.json")
+    records = folder.glob(f"cells/*/*/*/*/*/{RUN}")
     if newer := sum(path.stat().st_mtime > written for path in records):
         complain(f"{newer} measurements are newer than these numbers: collocate figures first")
 

@@ -7,6 +7,7 @@ because what a GPU draws can depend on its number of SMs.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -47,7 +48,7 @@ def on_device(array: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(np.array(array)).to(device)
 
 
-class ResidentInput:
+class ResidentInput(ABC):
     """Batches of samples that are on the device, with a plan of which step takes which samples.
 
     The plan is drawn beforehand: passes over the samples in random order; after the last pass comes
@@ -78,9 +79,9 @@ class ResidentInput:
         first = step * self.batch_size % len(self.plan)
         return self.plan[first : first + self.batch_size]
 
+    @abstractmethod
     def fetch(self, row: Tensor) -> tuple[Tensor, ...]:
         """The batch for entries of the plan."""
-        raise NotImplementedError
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         return self.fetch(self.row(step))

@@ -27,7 +27,6 @@ from paper.verdicts import (
 from workflow.collocation.study.names import PAPER_IMPLEMENTATION, parse_scenario, scenario_id
 
 _ENDINGS = {"completed": "completed", "out_of_memory": "ran out of memory"}
-
 # Quantities that compare a set with one by another method.
 PARTNER = {"rate_over_naive": "naive", "rate_over_mig": "mig", "rate_over_mps": "mps"}
 PARTNER |= {"gract_over_mps": "mps"}
@@ -36,8 +35,7 @@ PARTNER |= {"gract_over_mps": "mps"}
 def judge_claims(rules: ClaimRules, estimates: pd.DataFrame) -> list[ClaimVerdict]:
     """The verdict on every claim, in the order of the file.
 
-    estimates: of a study, with the paper's values and lines, as `analysis.estimates.table.read`
-    gives them.
+    estimates: of a study, with the paper's values and lines, as `table.read_estimates` gives them.
     """
     judge = _Judge(estimates)
     return [judge.claim(claim) for claim in rules.claims]

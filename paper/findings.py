@@ -1,7 +1,6 @@
 """For README and docs/results.md: how hosts differ, what a crowd gains, what benches found."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pandas as pd
 
@@ -10,11 +9,11 @@ from analysis.advice.predict import AloneActivity, predict_stp
 from analysis.estimates import table
 from analysis.estimates.table import Row
 from analysis.report.figures import select
+from workflow.collocation import ROOT
 from workflow.collocation.study.regular_files import read_json
 
-RESULTS = (
-    Path(__file__).parents[1] / "results"
-)  # watching*.json is by bench/, graph_speeds.json by an older version of it
+# watching*.json is by bench/, graph_speeds.json by an older version of it.
+RESULTS = ROOT / "results"
 CROWD = (7, 8)  # jobs of a set
 ROOMY = 0.9  # of the number of jobs as STP: from here on they are not in each other's way
 

@@ -35,8 +35,8 @@ _POINT = ["quantity", "workload", "scenario", "method", "jobs", "host", "impleme
 def fit_line(x: pd.Series, y: pd.Series, at: float | np.ndarray) -> tuple | None:
     """(value, low, high) at `at` of the least-squares line through the logs of points.
 
-    low and high are the 95 % interval of the line itself. None where points are too few, or too
-    near to each other.
+    low and high are the interval of the line itself, of level CONFIDENCE. None where points are
+    too few, or too near to each other.
     """
     if len(x) < LEAST_POINTS or x.max() < LEAST_SPREAD * x.min():
         return None
@@ -123,7 +123,7 @@ def _cells_alone(ours: pd.DataFrame) -> tuple[dict, dict]:
 def line_estimates(estimates: pd.DataFrame) -> Iterator[dict]:
     """Rows of estimates.parquet: each line read at the paper's GRACT, with its points' cells.
 
-    estimates: a study's and the paper's, as `table.read` gives them.
+    estimates: a study's and the paper's, as `table.read_estimates` gives them.
     """
     reported = reported_gract(estimates)
     lines = host_points(estimates).groupby(["quantity", "scenario", "method"], sort=False)

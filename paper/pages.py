@@ -9,9 +9,10 @@ from analysis.report.pages.render import Numbers, StudyPages, write_texts
 from paper import PAGES, claims, findings, tables
 from paper.rules import read_rules
 from paper.verdicts import Verdict
+from workflow.collocation import ROOT
 from workflow.collocation.study.regular_files import read_json
 
-ROOT, TEMPLATES = Path(__file__).parents[1], Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 RECORDED = ROOT / "docs" / "recorded_advice.json"  # what README's picture shows
 
 

@@ -468,13 +468,18 @@ class Studio:
 
     def _left(self) -> list[str]:
         left = [f"left running: {process}" for process in self.alive()]
-        for path in [*self.results.glob(".lock"), *self.locks.glob("*.lock")]:
+        return left + [f"left locked: {path}" for path in self.held_locks()]
+
+    def held_locks(self) -> list[Path]:
+        """Locks, of devices and of folders of results, that somebody has."""
+        held = []
+        for path in [*self.locks.glob("*.lock"), *self.folder.glob("results/*/.lock")]:
             with path.open() as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    left.append(f"left locked: {path}")
-        return left
+                    held.append(path)
+        return held
 
     def kill_all(self) -> None:
         for process in self.alive():

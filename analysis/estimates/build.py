@@ -13,6 +13,7 @@ from analysis.estimates.outcomes import provenance_counts, set_outcomes, study_c
 from analysis.estimates.records import flags
 from analysis.estimates.replicates import replicates_of_runs
 from analysis.estimates.runs import prepare_runs, read_runs, run_conditions
+from workflow.collocation.study.layout import PLAN
 from workflow.collocation.study.names import parse_scenario
 from workflow.collocation.study.regular_files import read_json
 
@@ -68,7 +69,7 @@ def study_estimates(folder: Path, additions: Sequence[Addition] = ()) -> pd.Data
     additions: functions, called in this order, that take all estimates so far and give rows of
     further ones. Raises OSError, or ValueError with one line that names the file.
     """
-    plan = read_json(folder / "plan.json")
+    plan = read_json(folder / PLAN)
     tables = [measured_estimates(read_runs(folder / "runs.parquet"), plan)]
     for addition in additions:
         estimates = table.ordered(pd.concat(tables, ignore_index=True))

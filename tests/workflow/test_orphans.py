@@ -1,13 +1,11 @@
 """Who ends a command, whatever the signal, ends all that it started: processes, daemons, locks."""
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -67,18 +65,6 @@ def left(studio: Studio) -> list[psutil.Process]:
     return found
 
 
-def held(studio: Studio) -> list[Path]:
-    """Locks that somebody has."""
-    found = []
-    for path in [*studio.locks.glob("*.lock"), *studio.folder.glob("results/*/.lock")]:
-        with path.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found.append(path)
-    return found
-
-
 @contextlib.contextmanager
 def started(studio: Studio, command: str, **environment: str):
     log = studio.folder / f"{command}.txt"
@@ -98,8 +84,8 @@ def started(studio: Studio, command: str, **environment: str):
         # While it cleans up it may look for who waits: a zombie parent is a parent still.
         until(lambda: process.poll() is not None, lambda: f"goes on: {running.output}", GONE_S)
         until(
-            lambda: not left(studio) and not held(studio),
-            lambda: f"{[p.cmdline() for p in left(studio)]} {held(studio)} {running.output}",
+            lambda: not left(studio) and not studio.held_locks(),
+            lambda: f"{[p.cmdline() for p in left(studio)]} {studio.held_locks()} {running.output}",
             GONE_S,
         )
     finally:

@@ -20,6 +20,7 @@ from workflow.collocation import ROOT
 from workflow.collocation.process_lifetime import END_SIGNALS, end_with_parent
 from workflow.collocation.record import run_json
 from workflow.collocation.record.run_json import PROGRESS_FILE, Record
+from workflow.collocation.study.layout import RUN
 from workflow.collocation.study.load import as_yaml
 from workflow.collocation.study.names import ALONE, INTERLEAVED, SEPARATOR, cell_id, scenario_id
 from workflow.collocation.study.redaction import redacted, write_private
@@ -197,10 +198,10 @@ class AdviceStudy:
         """Record of a cell's newest attempt. Raises ValueError with the reason if that failed."""
         cell = cell_id(scenario, self.request.implementation, method, 1)
         attempts = self.folder.glob(f"cells/{cell}/a*")
-        recorded = [path for path in attempts if (path / "run.json").exists()]
+        recorded = [path for path in attempts if (path / RUN).exists()]
         if not recorded:
             raise ValueError(f"{cell} was not measured; Snakemake said: {self.plan / 'log.txt'}")
-        record = run_json.read_record(max(recorded, key=_attempt_number) / "run.json")
+        record = run_json.read_record(max(recorded, key=_attempt_number) / RUN)
         if record.status != "completed":
             raise ValueError(f"{self.request.title}: {record.status}: {record.reason}")
         return record

@@ -18,6 +18,7 @@ from analysis.estimates import table
 from analysis.estimates.intervals import CONFIDENCE_TEXT
 from analysis.files import write_if_changed
 from analysis.report.pages import PAGES, TABLES, advice_tables, layout, listed, spelling, tables
+from workflow.collocation.study.layout import MANIFEST, RAW
 from workflow.collocation.study.names import implementation_order
 from workflow.collocation.study.regular_files import read_bytes
 
@@ -75,7 +76,7 @@ class StudyPages(Numbers):
         self.common_caveats = study_advice.common_caveats(self.advice)
         self.unmeasured = study_advice.unmeasured(self.estimates, self.advice)
         self.counts = study_advice.COUNTS
-        raw = folder / "raw.sha256"
+        raw = folder / RAW
         self.root = sha256(read_bytes(raw)).hexdigest() if raw.exists() else ""
         self.figures = {row["figure"]: row for row in listed(folder)}
 
@@ -202,7 +203,7 @@ def closing_lines(folder: Path) -> str:
     lines.append(f"Read in {folder}: {', '.join(written)}")
     study = folder.name if folder.parent == Path("results") else folder
     lines.append(f"Where a number comes from: collocate explain {study} ID")
-    check = "verify" if (folder / "MANIFEST.sha256").exists() else "seal"
+    check = "verify" if (folder / MANIFEST).exists() else "seal"
     lines.append(f"Whether all follows from the raw files: collocate {check} {study}")
     return "\n".join(lines)
 
