@@ -179,15 +179,25 @@ class TrainingMember:
         return self.stopping
 
     def obey_next(self) -> Waits:
-        """Wait for a command, and obey it."""
-        while (command := self.channel.poll()) is None:
-            yield self.channel
+        """Wait for a command other than to save, and obey it."""
+        while (command := self.channel.poll()) in (None, "save"):
+            if command == "save":
+                self.save()
+            else:
+                yield self.channel
         yield from self.obey(command)
 
     def obey(self, command: str) -> Waits:
         self.stopping = command == "stop"
         if command == "hold":
             yield from self.hold()
+        elif command == "save":
+            self.save()
+
+    def save(self) -> None:
+        """Write the times of the steps that have finished, for a look before the end."""
+        save_steps(self.spec.folder, self.clock.end_ns, [], [], [])
+        self.channel.emit("saved")
 
     def hold(self) -> Waits:
         """Finish the work under way, and wait for the command to resume or to stop."""

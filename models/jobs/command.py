@@ -185,8 +185,11 @@ class ScriptMember:
         self.channel.emit("started", t=time.monotonic_ns())
         steps.go(window_steps)
         while True:
-            if self.look(PROGRESS_S / 5) == "hold":
+            command = self.look(PROGRESS_S / 5)
+            if command == "hold":
                 self.hold()
+            elif command == "save":
+                self.save()
             window_done = steps.done - self.go_step
             if window_done > trained:
                 trained, newest_ns = window_done, time.monotonic_ns()
@@ -202,9 +205,16 @@ class ScriptMember:
         """Have the script wait until the command to resume."""
         self.wait_until(self.steps.hold)
         self.channel.emit("held", steps=self.steps.done - self.go_step)
-        while self.look(None) != "resume":
-            pass
+        while (command := self.look(None)) != "resume":
+            if command == "save":
+                self.save()
         self.steps.go(None)
+
+    def save(self) -> None:
+        """Write the times of the steps so far, for a look before the end."""
+        end_ns, _, _ = self.steps.arrays(self.go_step, self.steps.done)
+        save_steps(self.spec.folder, end_ns, [], [], [])
+        self.channel.emit("saved")
 
     def stop(self) -> None:
         """End the script, write steps.npz, send `stopped`."""

@@ -1,92 +1,119 @@
-"""From a request to advice: measure the job alone, predict sets, measure some of them, decide."""
+"""From what a probe measured to advice: which sets it starts, and what follows from their numbers."""
 
 import json
+import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite, isnan
+from pathlib import Path
 
 from analysis import labels
 from analysis.advice import NEAR
 from analysis.advice.job import answer
 from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
-from analysis.advice.job.measuring import AdviceStudy
+from analysis.advice.job.numbers import Estimate, ProbeNumbers, numbers_of
 from analysis.advice.job.request import Request
-from analysis.estimates import table
 from analysis.estimates.records import flags
-from analysis.estimates.table import Row
+from workflow.collocation.record.probe import JobSet, ProbeRecord
+from workflow.collocation.record.run_json import GpuRecord
+from workflow.collocation.record.values import Telemetry
 from workflow.collocation.study.redaction import redacted, redacted_words, write_private
 
+ADVICE_FILE = "advice.json"
 FEW = (2, 4)  # numbers of jobs that are measured where nothing can be predicted
+BUDGET_STEP_S = 30.0  # to which a longer budget is rounded
 WAITING = (
     "Rewrite first: it waits for its host {share:.0%} of the time. Try larger batches, more loader "
     "workers or data on the GPU, bf16, torch.compile(mode='reduce-overhead')."
 )
 
 
-def advise(request: Request, study: AdviceStudy) -> dict:
-    """Answer a request, measuring what its study lacks; returns the content of advice.json.
+@dataclass
+class SetChoice:
+    """Chooses the sets that a probe starts, once it has measured the job alone.
+
+    announce: called with a sentence on what is predicted, before it is measured. Afterwards `job`
+    and `sets` are what the choice came from.
+    """
+
+    request: Request
+    gpu: GpuRecord | None
+    usable_cores: int
+    announce: Callable[[str], None] = lambda sentence: None
+    job: LoneJob | None = None
+    sets: list[PredictedSet] = field(default_factory=list)
+
+    def __call__(
+        self, rate: float, telemetry: Telemetry, peak_bytes: int | None
+    ) -> list[list[JobSet]]:
+        """Groups of sets to load at once. rate: of the job alone, steps/s.
+
+        Raises ValueError if a prediction was asked for, and nothing can be predicted.
+        """
+        request = self.request
+        rate *= request.entry["batch_size"]
+        self.job = answer.lone_job(rate, telemetry, peak_bytes, self.gpu, self.usable_cores)
+        self.sets = answer.predicted_sets(self.job, request)
+        is_predicted = any(option.prediction for option in self.sets)
+        if not is_predicted:
+            self.sets = [option for option in self.sets if option.n in FEW]
+        if not request.measure_sets:
+            if self.sets and not is_predicted:
+                raise ValueError(
+                    f"{self.job.card}: nothing can be predicted without GRACT and SMACT"
+                )
+            return []
+        groups = answer.groups_to_start(self.job, self.sets, request)
+        if groups and is_predicted:
+            chosen = groups[0][0]
+            self.announce(f"predicted: {chosen.label}, STP {chosen.stp:.2f}; measuring it")
+        return [[JobSet(n=o.n, method=o.method) for o in group] for group in groups]
+
+
+def advice_of(
+    request: Request, choice: SetChoice, record: ProbeRecord, folder: Path
+) -> dict:
+    """The content of advice.json, which is written to the probe's folder.
 
     Raises ValueError with one line for a job that did not run.
     """
-    with study.locked():
-        job = answer.lone_job(study.measure_alone())
-        sets = answer.predicted_sets(job, request)
-        if not any(option.prediction for option in sets):
-            sets = [option for option in sets if option.n in FEW]
-        chosen = answer.best_prediction(sets, request)
-        if not request.measure_sets and chosen and not chosen.prediction:
-            raise ValueError(f"{job.card}: nothing can be predicted without GRACT and SMACT")
-        measured: list[SetMeasurement] = []
-        if request.measure_sets and chosen:
-            measured = _measure(request, study, job, sets, chosen)
-        advice = Decision(request, job, sets, chosen, measured).as_json()
-        write_private(study.folder / "advice.json", json.dumps(advice, indent=1) + "\n")
-        if measured:
-            try:
-                study.make_pages()
-            except ValueError as error:  # the advice does not depend on pages
-                print(f"no pages: {error}", file=sys.stderr)
+    if record.problem and not record.sets:
+        raise ValueError(f"{redacted(request.title)}: {record.problem}; log: {folder / 'log'}")
+    numbers = numbers_of(record, folder)
+    batch_size = request.entry["batch_size"]
+    job = answer.lone_job(
+        numbers.alone.value * batch_size,
+        record.telemetry,
+        record.peak_bytes,
+        record.gpu,
+        choice.usable_cores,
+        [*numbers.alone_flags, *record.flags],
+    )
+    measured = answer.set_measurements(record, numbers, choice.sets, batch_size)
+    advice = Decision(request, job, choice.sets, measured, record, numbers).as_json()
+    write_private(folder / ADVICE_FILE, json.dumps(advice, indent=1) + "\n")
     return advice
-
-
-def _measure(
-    request: Request,
-    study: AdviceStudy,
-    job: LoneJob,
-    sets: Sequence[PredictedSet],
-    chosen: PredictedSet,
-) -> list[SetMeasurement]:
-    """Measure the chosen set, and its rival in turns with it where both fit on the GPU."""
-    rival = answer.rival_of(chosen, sets, request)
-    wanted, interleaved = [chosen], False
-    # Jobs whose output counts their steps report them too late to take turns.
-    if request.entry.get("steps", "auto") == "auto":
-        pair = [chosen, rival] if rival else [chosen]
-        for candidates in (pair, [chosen]):
-            if answer.fit_together(job, candidates):
-                wanted, interleaved = candidates, True
-                break
-    record = study.measure_sets(wanted, interleaved)
-    estimates = table.read_estimates(study.folder / "estimates.parquet")
-    measured = answer.set_measurements(record, estimates, wanted, request)
-    if not measured:
-        raise ValueError(f"{chosen.n} jobs: measured, and no number counts: {study.folder}")
-    return measured
 
 
 @dataclass(frozen=True)
 class Decision:
     """What follows from predictions and measurements.
 
-    chosen: the best of the predicted sets. measured: sets that were measured, if any.
+    sets: those that were predicted. measured: sets that were measured, if any.
     """
 
     request: Request
     job: LoneJob
     sets: Sequence[PredictedSet]
-    chosen: PredictedSet | None
     measured: Sequence[SetMeasurement]
+    record: ProbeRecord
+    numbers: ProbeNumbers
+
+    @property
+    def chosen(self) -> PredictedSet | None:
+        """The best of the predicted sets."""
+        return answer.best_prediction(self.sets, self.request)
 
     @property
     def advised(self) -> SetMeasurement | None:
@@ -98,46 +125,76 @@ class Decision:
         if self.measured:
             advised = self.advised
             return advised.predicted if advised and advised.is_decided else None
+        if self.record.needed_s:
+            return None
         return self.chosen if self.chosen and not _gains_nothing(self.chosen) else None
 
     def verdict(self) -> str:
         """One sentence: how many jobs, by which method."""
-        chosen, advised = self.chosen, self.advised
-        if chosen is None:
-            return "One at a time: no set respects the bounds, or has room in memory."
+        if self.record.needed_s:
+            return self._undecided_for_time()
         if not self.measured:
-            if _gains_nothing(chosen):
-                return f"One at a time: predicted STP {chosen.stp:.2f} at most. Not measured."
-            low, high = chosen.prediction.low, chosen.prediction.high
-            return (
-                f"Predicted: run {chosen.label}, STP {chosen.stp:.2f} [{low:.2f}, {high:.2f}], "
-                f"each job {chosen.slowdown:.2f} times as long. Not measured."
-            )
+            return self._predicted_verdict()
+        advised = self.advised
+        in_doubt = next((m for m in self.measured if m.numbers.doubt), None)
+        if in_doubt and (advised is None or not advised.is_decided):
+            name = in_doubt.predicted.label
+            return f"Undecided on {name}: {in_doubt.numbers.doubt}."
         if advised is None:
             best = max(self.measured, key=lambda measured: measured.stp.value)
             name = best.predicted.label
             if any(measured.is_within(self.request) for measured in self.measured):
-                return f"One at a time: {name} has an STP of {labels.span(best.stp)}."
+                return f"One at a time: {name} has an STP of {span(best.stp)}."
             return (
                 "One at a time: no set measured respects the bounds; "
-                f"{name} has a slowdown of {labels.span(best.slowdown)}."
+                f"{name} has a slowdown of {span(best.numbers.slowdown)}."
             )
         name = advised.predicted.label
         if not advised.is_decided:
-            return f"Undecided: {name} has an STP of {labels.span(advised.stp)}."
+            return f"Undecided: {name} has an STP of {span(advised.stp)}."
+        slowdown = labels.number(advised.numbers.slowdown.value)
         return (
             f"Run {name}: {labels.number(advised.stp.value)} times the work of one "
-            f"alone, the slowest job takes {labels.number(advised.slowdown.value)} times as long."
+            f"alone, the slowest job takes {slowdown} times as long."
+        )
+
+    def _predicted_verdict(self) -> str:
+        chosen = self.chosen
+        if chosen is None:
+            return "One at a time: no set respects the bounds, or has room in memory."
+        if self.record.problem:
+            return f"Undecided: copies of it do not run together: {self.record.problem}"
+        if not chosen.prediction:
+            return "Undecided: too few copies had room in memory."
+        if _gains_nothing(chosen):
+            return f"One at a time: predicted STP {chosen.stp:.2f} at most. Not measured."
+        low, high = chosen.prediction.low, chosen.prediction.high
+        return (
+            f"Predicted: run {chosen.label}, STP {chosen.stp:.2f} [{low:.2f}, {high:.2f}], "
+            f"each job {chosen.slowdown:.2f} times as long. Not measured."
+        )
+
+    def _undecided_for_time(self) -> str:
+        budget_s = BUDGET_STEP_S * math.ceil(self.record.needed_s / BUDGET_STEP_S)
+        budget = f"{budget_s / 60:g}m" if budget_s % 60 == 0 else f"{budget_s:.0f}s"
+        cycle_s = self.numbers.cycle_s
+        if cycle_s is None:
+            return f"Undecided: it pauses for long. Ask again with --budget {budget} or more."
+        return (
+            f"Undecided: it pauses every {cycle_s:.0f} s, and whole cycles have to be counted. "
+            f"Ask again with --budget {budget}."
         )
 
     def notes(self) -> list[str]:
         """What to know before the verdict is believed, and what gains more than sharing."""
-        notes, job = [], self.job
+        job = self.job
+        notes = [*self.numbers.notes]
         if job.on_cpu:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
         if self.request.command[:1] == [sys.executable]:
             notes.append("The script was run by this project's Python.")
-        together = flags.split(flags.union(measured.stp.flags for measured in self.measured))
+        notes += self._notes_on_pauses()
+        together = sorted({flag for each in self.measured for flag in each.numbers.flags})
         for condition, flagged in (("alone", job.flags), ("together", together)):
             if flagged:
                 meanings = "; ".join(map(flags.meaning, flagged))
@@ -146,6 +203,18 @@ class Decision:
         if gract is not None and gract < answer.WAITS:
             notes.append(WAITING.format(share=1 - gract))
         return notes
+
+    def _notes_on_pauses(self) -> list[str]:
+        lone = self.record.members[0]
+        cycle_s, runs = self.numbers.cycle_s, len(lone.starts_ns)
+        if runs > 1:
+            return [
+                f"The script ended and was started again, {runs - 1} times: its start and end "
+                "are part of its rate, as of each job's."
+            ]
+        if cycle_s:
+            return [f"It pauses every {cycle_s:.1f} s; rates are over whole cycles."]
+        return []
 
     def as_json(self) -> dict:
         """The content of advice.json; its first keys are those of a Recipe."""
@@ -170,42 +239,57 @@ class Decision:
                 for option in predicted
             ],
             "measured": [self._as_measured(measured) for measured in self.measured],
+            "seconds": self.record.seconds,
         }
 
     def _alone(self) -> dict:
-        job, in_turns = self.job, None
-        if self.measured:  # in the cell of the sets, where the host may be faster or slower
-            in_turns = self.measured[0].rate.value / self.measured[0].stp.value
+        job, batch_size = self.job, self.request.entry["batch_size"]
+        in_turns = self.numbers.in_turns
         return {
             "rate": job.rate,
+            "interval": _as_list(_scaled(self.numbers.alone, batch_size)),
             "unit": f"{self.request.unit}/s",
+            "optimizer": self.record.members[0].optimizer,
             **job.shares,
             "memory_gb": job.memory_gb if job.card_gb else None,
             "cores": job.busy_cores,
             "joules": job.watts / job.rate if job.watts else None,
             "flags": [*job.flags],
-            "beside_rate": in_turns,
+            "beside_rate": in_turns and in_turns * batch_size,
         }
 
-    def _as_measured(self, measured: SetMeasurement) -> dict:
+    def _as_measured(self, measured: SetMeasurement) -> Mapping:
         """A measured set for advice.json; memory that was not read is the predicted one."""
-        predicted_gb = measured.predicted.memory_gb if self.job.card_gb else None
+        numbers, predicted = measured.numbers, measured.predicted
+        predicted_gb = predicted.memory_gb if self.job.card_gb else None
         return {
-            "jobs": measured.predicted.n,
-            "method": measured.predicted.method,
-            "rate": _interval(measured.rate),
-            "stp": _interval(measured.stp),
-            "slowdown": _interval(measured.slowdown),
+            "jobs": predicted.n,
+            "method": predicted.method,
+            "rate": _as_list(_scaled(numbers.rate, self.request.entry["batch_size"])),
+            "stp": _as_list(numbers.stp),
+            "slowdown": _as_list(numbers.slowdown),
             "memory_gb": measured.memory_gb or predicted_gb,
             "joules": measured.joules,
-            "flags": flags.split(measured.stp.flags),
+            "flags": [*numbers.flags],
+            "doubt": numbers.doubt,
         }
 
 
-def _interval(estimate: Row) -> list[float | None]:
+def span(estimate: Estimate) -> str:
+    """`1.30 [1.28, 1.33]`, or the value alone if its interval is not known."""
+    text = labels.number(estimate.value)
+    if isnan(estimate.low):
+        return text
+    return f"{text} [{labels.number(estimate.low)}, {labels.number(estimate.high)}]"
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(*(factor * end for end in estimate))
+
+
+def _as_list(estimate: Estimate) -> list[float | None]:
     """[value, low, high], with None for what is not known."""
-    ends = (estimate.value, estimate.low, estimate.high)
-    return [None if isnan(end) else end for end in ends]
+    return [None if isnan(end) else end for end in estimate]
 
 
 def _gains_nothing(chosen: PredictedSet) -> bool:

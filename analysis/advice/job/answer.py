@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-import pandas as pd
-
 from analysis import labels
 from analysis.advice import NEAR
+from analysis.advice.job.numbers import Estimate, ProbeNumbers, SetNumbers
 from analysis.advice.job.request import CPU, Request
 from analysis.advice.predict import AloneActivity, Prediction, predict_stp
 from analysis.estimates.quantities import DEMAND
-from analysis.estimates.table import Row, get
-from workflow.collocation.record.run_json import Record
-from workflow.collocation.study.names import scenario_id
+from workflow.collocation.record.probe import ALONE, JobSet, ProbeRecord
+from workflow.collocation.record.run_json import GpuRecord
+from workflow.collocation.record.values import Telemetry
 
 METHODS = tuple(DEMAND)  # that can be predicted
 SIMPLER = 0.97  # of the throughput under MPS: separate processes, which need no daemon, are chosen
@@ -74,45 +73,61 @@ class PredictedSet:
 
 @dataclass(frozen=True)
 class SetMeasurement:
-    """A predicted set as it was measured. joules: of the card for a step or sample."""
+    """A predicted set as it was measured.
+
+    numbers: in steps. memory_gb: of all its jobs, None where it was not read. joules: of the card
+    for a step or sample.
+    """
 
     predicted: PredictedSet
-    rate: Row
-    stp: Row
-    slowdown: Row
-    memory_gb: float | None
-    joules: float | None
+    numbers: SetNumbers
+    memory_gb: float | None = None
+    joules: float | None = None
+
+    @property
+    def stp(self) -> Estimate:
+        return self.numbers.stp
 
     @property
     def is_decided(self) -> bool:
-        """False if the interval of the STP has both a gain and a loss."""
-        return not self.stp.low <= 1 <= self.stp.high
+        """False if its gain is in doubt, or the interval has both a gain and a loss."""
+        return self.numbers.doubt is None and not self.stp.low <= 1 <= self.stp.high
 
     def is_within(self, request: Request) -> bool:
         """True if the set respects the bounds of a request."""
         memory_gb = self.memory_gb or self.predicted.memory_gb
-        return self.slowdown.value <= request.max_slowdown and memory_gb <= request.max_memory_gb
+        slowdown = self.numbers.slowdown.value
+        return slowdown <= request.max_slowdown and memory_gb <= request.max_memory_gb
 
 
-def lone_job(record: Record) -> LoneJob:
-    """Read the record of the job alone."""
-    [member], telemetry = record.members, record.telemetry
-    window = telemetry.windows.get("window") if telemetry else None
+def lone_job(
+    rate: float,
+    telemetry: Telemetry,
+    peak_bytes: int | None,
+    gpu: GpuRecord | None,
+    usable_cores: int,
+    flags: Sequence[str] = (),
+) -> LoneJob:
+    """What was measured of one job alone.
+
+    rate: steps/s or samples/s. peak_bytes: the most device memory in use. gpu: None on a CPU.
+    """
+    window = telemetry.windows.get(ALONE)
     card = window.entities.get("gpu") or {} if window else {}
     process = window.members.get("0") or {} if window else {}
-    idle = telemetry.idle.get("memory_used") or 0 if telemetry else 0
+    idle = telemetry.idle.get("memory_used") or 0
     names = ("gract", "smact", "drama")
     return LoneJob(
-        rate=member.windows["window"].samples_per_s,
+        rate=rate,
         shares={name: card[name] for name in names if card.get(name) is not None},
-        memory_gb=max(card.get("memory_used") or 0, idle) / GB - idle / GB,
+        memory_gb=(max(peak_bytes or 0, idle) - idle) / GB,
         idle_gb=idle / GB,
         busy_cores=process.get("cpu") or 0.0,
-        usable_cores=len(member.cores),
+        usable_cores=usable_cores,
         watts=card.get("power"),
-        card=record.gpu.name if record.gpu else CPU,
-        card_gb=(record.gpu.memory_bytes or 0) / GB if record.gpu else 0.0,
-        flags=record.flags,
+        card=gpu.name if gpu else CPU,
+        card_gb=(gpu.memory_bytes or 0) / GB if gpu else 0.0,
+        flags=flags,
     )
 
 
@@ -177,43 +192,45 @@ def fit_together(job: LoneJob, sets: Sequence[PredictedSet]) -> bool:
     return job.idle_gb + loaded * job.memory_gb <= (ROOM * job.card_gb or inf)
 
 
-def set_measurements(
-    record: Record, estimates: pd.DataFrame, sets: Sequence[PredictedSet], request: Request
-) -> list[SetMeasurement]:
-    """What was measured of these sets; those without a number are left out.
+def groups_to_start(
+    job: LoneJob, sets: Sequence[PredictedSet], request: Request
+) -> list[list[PredictedSet]]:
+    """The sets to measure, in groups that are loaded at once: the chosen set, and its rival."""
+    chosen = best_prediction(sets, request)
+    if chosen is None:
+        return []
+    rival = rival_of(chosen, sets, request)
+    if rival is None:
+        return [[chosen]]
+    return [[chosen, rival]] if fit_together(job, [chosen, rival]) else [[chosen], [rival]]
 
-    record: of the cell that they were measured in.
-    """
+
+def set_measurements(
+    record: ProbeRecord, numbers: ProbeNumbers, sets: Sequence[PredictedSet], batch_size: int
+) -> list[SetMeasurement]:
+    """What was measured, of the sets that were predicted."""
+    predicted = {(option.n, option.method): option for option in sets}
     measured = []
-    for option in sets:
-        cell = {"scenario": scenario_id({request.job: option.n}), "method": option.method}
-        cell["implementation"] = request.implementation
-        rate = get(estimates, "rate", **cell)
-        stp = get(estimates, "stp", **cell)
-        slowdown = get(estimates, "slowdown_worst", **cell)
-        if rate and stp and slowdown:
-            watts, memory_gb = _power_and_memory(record, option)
-            joules = watts / rate.value if watts else None
-            measured.append(SetMeasurement(option, rate, stp, slowdown, memory_gb, joules))
+    for each in numbers.sets:
+        option = predicted[each.job_set.n, each.job_set.method]
+        watts, memory_gb = _power_and_memory(record, each.job_set)
+        joules = watts / (each.rate.value * batch_size) if watts else None
+        measured.append(SetMeasurement(option, each, memory_gb, joules))
     return measured
 
 
-def _power_and_memory(record: Record, option: PredictedSet) -> tuple[float | None, float | None]:
-    """Power of the card (W) and its memory in use (GB) while a set ran."""
-    windows = record.telemetry.windows if record.telemetry else {}
-    condition = windows.get(f"{option.n}x{option.method}")  # of an interleaved cell
-    window = condition or windows.get("window")
+def _power_and_memory(record: ProbeRecord, job_set: JobSet) -> tuple[float | None, float | None]:
+    """Power of the card (W), and memory (GB) of the jobs and of the idle card, while a set ran."""
+    window = record.telemetry.windows.get(job_set.name)
     if not window or "gpu" not in window.entities:
         return None, None
-    card = window.entities["gpu"]
-    if not condition:
-        return card.get("power"), card["memory_used"] / GB
-    # The card holds other conditions as well, so memory is the sum over the set's own jobs.
+    power = window.entities["gpu"].get("power")
+    # The card holds other copies as well, so memory is the sum over the set's own jobs.
     of_jobs = [member.get("gpu_memory") for member in window.members.values()]
     if not of_jobs or None in of_jobs:
-        return card.get("power"), None
+        return power, None
     idle = record.telemetry.idle.get("memory_used") or 0
-    return card.get("power"), (idle + sum(of_jobs)) / GB
+    return power, (idle + sum(of_jobs)) / GB
 
 
 def decide(sets: Sequence[SetMeasurement], request: Request) -> SetMeasurement | None:
@@ -227,4 +244,4 @@ def decide(sets: Sequence[SetMeasurement], request: Request) -> SetMeasurement |
     if NEAR * highest <= 1:
         return None
     near = [measured for measured in allowed if measured.stp.value >= NEAR * highest]
-    return min(near, key=lambda measured: (measured.predicted.n, measured.slowdown.value))
+    return min(near, key=lambda each: (each.predicted.n, each.numbers.slowdown.value))

@@ -1,7 +1,5 @@
 """What advice is asked for: a script, a job of the catalogue or a model of timm, and the bounds."""
 
-import hashlib
-import json
 import os
 import re
 import shlex
@@ -10,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from typing import Any
 from workflow.collocation.study import variables
 from workflow.collocation.study.errors import not_allowed
 from workflow.collocation.study.load import load_workloads, validate
-from workflow.collocation.study.redaction import redacted_words
 from workflow.collocation.study.workloads import PYTHON, CommandWorkload
 
 CPU = "CPU"  # in advice, in place of a card's name
@@ -55,18 +51,6 @@ class Request:
     def unit(self) -> str:
         """What progress is counted in: steps if the samples of a step are not known."""
         return "steps" if self.command and self.entry["batch_size"] == 1 else "samples"
-
-    @cached_property
-    def study(self) -> str:
-        """Name of the study that answers the request, such as `advise-train-1a2b3c`.
-
-        The same request has the same name, so measuring goes on where it stopped.
-        """
-        entry = {key: value for key, value in self.entry.items() if key != "environment"}
-        if self.command:
-            entry["run"] = redacted_words(self.command)  # a renewed token asks nothing new
-        identity = json.dumps([entry, self.implementation, self.max_jobs], sort_keys=True)
-        return f"advise-{self.job}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
 
 
 def of_script(

@@ -2,14 +2,15 @@
 
 Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `autotuned` (seconds),
 `warm` (steps; of a script `pause_s`, its longest pause), `started`, any number of `progress`
-(steps, samples) and `held` (steps), `done` where its work is a number of steps, `stopped` (steps,
-peaks of memory; steps.npz is written).
+(steps, samples), `held` (steps) and `saved`, `done` where its work is a number of steps, `stopped`
+(steps, peaks of memory; steps.npz is written).
 `error` (class, message, phase, out_of_memory, unsupported) may come at any time. `exited` (code,
 signal) is the last; the fork server sends it.
 
 Commands: `go`, `stop`. A member whose `built` lists "autotune" among its commands waits for
 `autotune` before its first step, and then for `warm`. A member that lists "hold" can get `hold`
-after `go`: it finishes the work under way, sends `held`, and waits for `resume`.
+after `go`: it finishes the work under way, sends `held`, and waits for `resume`. After `go`, such a
+member also takes `save`, held or not: it writes the steps so far to steps.npz, and sends `saved`.
 """
 
 import json

@@ -6,7 +6,7 @@ well shows as an event, an exit, or a phase that takes too long, so the conducto
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -179,7 +179,7 @@ class Conductor:
 
     # -- events and commands --------------------------------------------------------------------
 
-    def send(self, members: list[TrackedMember], *commands: str) -> None:
+    def send(self, members: Sequence[TrackedMember], *commands: str) -> None:
         """Send commands of member/protocol.py to these members."""
         for member in members:
             member.stopping |= "stop" in commands
@@ -192,10 +192,21 @@ class Conductor:
         self.raise_if_over()
         self.log_count(event)
 
-    def await_event(self, event: str, members: list[TrackedMember]) -> None:
+    def await_event(self, event: str, members: Sequence[TrackedMember]) -> None:
         """Wait until those of the members that live have sent `event`."""
         while late := [m for m in members if m.alive and event not in m.events]:
             self.process_events(late)
+
+    def resume(self, members: Sequence[TrackedMember]) -> None:
+        """Let members that are held go on."""
+        for member in members:
+            del member.events["held"]
+        self.send(members, "resume")
+
+    def await_held(self) -> None:
+        """Wait until every living member is held."""
+        self.deadline = time.monotonic() + self.timeouts["window"]
+        self.await_event("held", self.members)
 
     def process_events(self, late: list[TrackedMember], seconds: float = POLL_S) -> None:
         """Receive events for at most `seconds`; after the deadline, kill the members in `late`.

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workflow.collocation.record.values import Window
@@ -61,8 +62,9 @@ def measure_interleaved(conductor: "Conductor") -> None:
     and its cores as if the others did not exist.
     """
     _start(conductor, "hold")
-    conditions, rounds = conductor.sharing.conditions, conductor.measure.slices
-    _await_held(conductor)
+    conditions, measure = conductor.sharing.conditions, conductor.measure
+    rounds = measure.slices
+    conductor.await_held()
     conductor.log_count("held")
     generator = random.Random(conductor.specs[0].seed)
     spans: dict[str, list[tuple[int, int]]] = {condition: [] for condition in conditions}
@@ -70,7 +72,8 @@ def measure_interleaved(conductor: "Conductor") -> None:
         for condition in generator.sample(list(conditions), len(conditions)):
             conductor.slice_name = f"{condition}, round {number + 1} of {rounds}"
             members = [conductor.members[index] for index in conditions[condition]]
-            spans[condition].append(_slice(conductor, members))
+            span = run_slice(conductor, members, measure.slice_s, measure.drop_s)
+            spans[condition].append(span)
     for condition, slices in spans.items():
         window = Window(
             name=condition,
@@ -142,27 +145,27 @@ def _close_window(
     """Note a window; members train on for a moment, for its last readings and answers."""
     seconds = round((end_ns - start_ns) / 1e9, 6)
     conductor.windows.append(Window(name=name, start_ns=start_ns, end_ns=end_ns, seconds=seconds))
+    linger(conductor, closed)
+
+
+def linger(conductor: "Conductor", closed: float) -> None:
+    """Have members train on when a window has closed (monotonic s), for readings and answers."""
     linger_s = max(conductor.watch.linger_s, *(spec.linger_s for spec in conductor.specs))
     conductor.process_events_until(int((closed + linger_s) * 1e9))
 
 
-def _slice(conductor: "Conductor", members: list[TrackedMember]) -> tuple[int, int]:
+def run_slice(
+    conductor: "Conductor", members: Sequence[TrackedMember], slice_s: float, drop_s: float
+) -> tuple[int, int]:
     """Let these members train for slice_s, and wait until none of their work is under way.
 
     Returns start and end (ns) of the part that counts: from drop_s after `resume` was sent, until
     `hold` is sent.
     """
     resumed_ns = time.monotonic_ns()
-    for member in members:
-        del member.events["held"]
-    conductor.send(members, "resume")
-    conductor.process_events_until(resumed_ns + round(conductor.measure.slice_s * 1e9))
+    conductor.resume(members)
+    conductor.process_events_until(resumed_ns + round(slice_s * 1e9))
     held_ns = time.monotonic_ns()
     conductor.send(members, "hold")
-    _await_held(conductor)
-    return resumed_ns + round(conductor.measure.drop_s * 1e9), held_ns
-
-
-def _await_held(conductor: "Conductor") -> None:
-    conductor.deadline = time.monotonic() + conductor.timeouts["window"]
-    conductor.await_event("held", conductor.members)
+    conductor.await_held()
+    return resumed_ns + round(drop_s * 1e9), held_ns

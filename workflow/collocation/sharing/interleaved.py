@@ -67,7 +67,7 @@ class Interleaved(Method):
         return proof
 
     def _evidence_of_processes(self, reports: dict[int, Report]) -> dict:
-        if self.mps is None:
+        if self.mps is None or not self._has_clients(reports):
             return self.plain.evidence(reports)
         plain = {m: report for m, report in reports.items() if not self._is_client(m)}
         clients = {m: report for m, report in reports.items() if self._is_client(m)}
@@ -85,6 +85,10 @@ class Interleaved(Method):
     def release(self, pid: int) -> None:
         if self.mps and pid not in self.plain.pids:
             self.mps.release(pid)
+
+    def _has_clients(self, reports: dict[int, Report]) -> bool:
+        """Whether the daemon has started a server, which it does for its first client."""
+        return self.mps.server is not None or any(map(self._is_client, reports))
 
     def _is_client(self, member: int) -> bool:
         return self.mps is not None and member in self.mps.clients

@@ -73,7 +73,8 @@ class TelemetrySummary:
         self.entities = {name: _series(self.output.gpu, GPU_METRICS, e=name) for name in names}
         self.gpu = self.entities.get("gpu", _series([], GPU_METRICS))
         self.host = _series(self.output.host, host.HOST_METRICS)
-        self.phases = {name: start_ns for start_ns, name in self.output.phases}
+        # The first of each name: a probe builds members more than once.
+        self.phases = {name: start_ns for start_ns, name in reversed(self.output.phases)}
         self.idle = self._idle()
 
     def telemetry(self) -> tuple[record.Telemetry, list[str]]:

@@ -35,6 +35,7 @@ class Watch:
     under MIG, "gi:<id>"; "cores": where it may run, None for anywhere. To be made on the main
     thread: the kernel kills the sampler when that ends.
 
+    path: its output so far. phases: when each began, ns of the monotonic clock, and its name.
     problem: what was wrong with it, or how it ended. linger_s: how long members should go on when a
     window has closed, for its last readings.
     """
@@ -45,12 +46,12 @@ class Watch:
         self.linger_s = 0.0 if self.off else LINGER_S
         self.process: subprocess.Popen | None = None
         self._idle = ("gpu", IDLE_ROWS) if config["gpu"] else ("host", 1)
-        self._path, self._log = folder / "telemetry.jsonl", log
+        self.path, self._log = folder / "telemetry.jsonl", log
         self._output: SamplerOutput | None = None
-        self._phases = [(time.monotonic_ns(), "idle")]
+        self.phases = [(time.monotonic_ns(), "idle")]
         if self.off:
             return
-        path = str(self._path.resolve())
+        path = str(self.path.resolve())
         config = {**config, "output": path, "slow_hz": SLOW_HZ, "parent": os.getpid()}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
@@ -74,7 +75,7 @@ class Watch:
         if self.off:
             return
         kind, row_count = self._idle
-        deadline = self._phases[0][0] / 1e9 + IDLE_S
+        deadline = self.phases[0][0] / 1e9 + IDLE_S
         while time.monotonic() < deadline and self._rows_written(kind) < row_count:
             time.sleep(0.02)
 
@@ -84,7 +85,7 @@ class Watch:
 
     def phase(self, name: str) -> None:
         """Note the cell's phase from now on; before the first it is "idle"."""
-        self._phases.append((time.monotonic_ns(), name))
+        self.phases.append((time.monotonic_ns(), name))
 
     def open(self, window: str) -> None:
         """Have the sampler take the readings of a window's start."""
@@ -96,7 +97,7 @@ class Watch:
 
     def _rows_written(self, kind: str) -> int:
         with suppress(OSError):
-            return self._path.read_bytes().count(f'{{"k":"{kind}"'.encode())
+            return self.path.read_bytes().count(f'{{"k":"{kind}"'.encode())
         return 0
 
     def end(self) -> SamplerOutput:
@@ -119,8 +120,8 @@ class Watch:
             os.killpg(self.process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left behind
                 self.process.wait(KILL_S)
-        self._output = read_output(self._path)
-        self._output.phases = self._phases
+        self._output = read_output(self.path)
+        self._output.phases = self.phases
         self._output.problem = self.problem = self.problem or self._output.problem
         return self._output
 

@@ -1,0 +1,76 @@
+"""The record of a probe, probe.json: one job measured alone, then together with copies of it.
+
+Beside it lie steps.parquet, when each job's steps ended, and the telemetry, as of a cell.
+"""
+
+import json
+from pathlib import Path
+
+from pydantic import Field
+
+from workflow.collocation.record.run_json import GpuRecord, MemberRecord, record_text
+from workflow.collocation.record.values import FileDigest, RecordPart, Telemetry, Window
+from workflow.collocation.study.redaction import write_private
+
+PROBE_FILE = "probe.json"
+# Names of the windows of the job alone: by itself before anything else is loaded; in turns with
+# sets; and once more after a set, by itself or with the set waiting.
+ALONE, IN_TURNS, AGAIN = "alone", "alone in turns", "alone again"
+TRANSITION = 0.2  # share at the beginning of each turn that does not count
+
+
+class JobSet(RecordPart, frozen=True):
+    """Copies of the job together. n: how many. method: naive or mps."""
+
+    n: int = Field(ge=1)
+    method: str
+
+    @property
+    def name(self) -> str:
+        """As windows are named: `4xmps`."""
+        return f"{self.n}x{self.method}"
+
+
+class ProbeRecord(RecordPart):
+    """What a probe measured.
+
+    job: its entry of the catalogue, without secrets. windows: named ALONE, IN_TURNS, AGAIN or like
+    their set; those with spans were measured in turns. sets: those that were measured, with the
+    copies that ran: fewer than were started if some ran out of memory. peak_bytes: the most device
+    memory in use while the job was alone. drop_s: of each turn, before the part that counts.
+    needed_s: how long a probe has to be for a job that pauses so rarely; None where the time
+    sufficed. problem: why no more was measured. seconds: "wall", and "counted", those in windows.
+    """
+
+    schema_version: int = 1
+    job: dict
+    workload: str
+    started_at: str
+    gpu: GpuRecord | None
+    host: dict
+    provenance: dict
+    windows: list[Window]
+    members: list[MemberRecord]
+    sets: list[JobSet]
+    telemetry: Telemetry
+    peak_bytes: int | None
+    flags: list[str]
+    evidence: dict
+    drop_s: float
+    needed_s: float | None
+    problem: str | None
+    seconds: dict[str, float]
+    files: dict[str, FileDigest]
+
+    def window(self, name: str) -> Window | None:
+        return next((window for window in self.windows if window.name == name), None)
+
+
+def read_probe(path: Path) -> ProbeRecord:
+    """Read probe.json. Raises OSError, or ValueError for anything else."""
+    return ProbeRecord.model_validate_json(path.read_bytes())
+
+
+def write_probe(path: Path, record: ProbeRecord) -> None:
+    """Write probe.json, readable by its owner only: the user's command is in it."""
+    write_private(path, record_text(json.loads(record.model_dump_json())))

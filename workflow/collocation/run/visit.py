@@ -1,0 +1,279 @@
+"""One visit to a device for a probe: its lock, the methods, the sampler, the fork server."""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from workflow.collocation import sharing as methods
+from workflow.collocation.gpu import Device, cores
+from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.process_lifetime import END_SIGNALS
+from workflow.collocation.record import provenance
+from workflow.collocation.record.probe import PROBE_FILE, ProbeRecord, write_probe
+from workflow.collocation.record.run_json import GpuRecord
+from workflow.collocation.record.source_digest import code_digest
+from workflow.collocation.record.values import Telemetry
+from workflow.collocation.run import environment
+from workflow.collocation.run.conductor import TIMEOUTS
+from workflow.collocation.run.fork_client import ForkServerClient
+from workflow.collocation.run.loader import SharedLoader
+from workflow.collocation.run.probe import Choose, Probe
+from workflow.collocation.run.rates import StepRecords
+from workflow.collocation.run.task import member_specs
+from workflow.collocation.run.waiting import refusal
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported, owner
+from workflow.collocation.sharing.mps import Mps
+from workflow.collocation.sharing.naive import Naive
+from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
+from workflow.collocation.study.definition import Sampling
+from workflow.collocation.study.names import ALONE, INTERLEAVED, SEPARATOR
+from workflow.collocation.study.workloads import Workload
+from workflow.collocation.telemetry.lines import read_output
+from workflow.collocation.telemetry.summary import TelemetrySummary
+from workflow.collocation.telemetry.watch import Watch
+
+SCRIPT_TRAINER = "models.script"  # for members that are scripts: it starts at once
+WARMUP_S = 3.0
+Report = Callable[[str, str], None]  # what is measured, and its newest state
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """What a probe measures, and within what.
+
+    workload: the job's name. device: None for the CPU. folder: for logs and what is measured.
+    max_jobs: copies at once, among which the CPU cores are divided. seconds: how long it takes, as
+    far as the job allows. trainer: the module that members run. datasets: records of `python -m
+    models.data prepare`, by name.
+    """
+
+    workload: str
+    job: Workload
+    implementation: ImplementationSpec
+    device: Device | None
+    folder: Path
+    max_jobs: int
+    seconds: float
+    trainer: str
+    datasets: dict[str, dict]
+    telemetry: Sampling
+
+    def cell_spec(self) -> CellSpec:
+        """The copies that may be started: one alone, then `max_jobs` for each method."""
+        kinds = [Naive.family] if self.device is None else [Mps.family, Naive.family]
+        spec = self._spec_of(kinds)
+        if Mps.family in kinds and methods.refusal(spec, self.device):
+            spec = self._spec_of([Naive.family])
+        return spec
+
+    def _spec_of(self, kinds: list[str]) -> CellSpec:
+        counts = [1, *[self.max_jobs] * len(kinds)]
+        members = [
+            MemberSpec(
+                workload=self.workload,
+                job=self.job,
+                cores_of=self.max_jobs,
+                condition=condition,
+            )
+            for condition, count in enumerate(counts)
+            for _ in range(count)
+        ]
+        return CellSpec(
+            members=tuple(members),
+            implementation=self.implementation,
+            method=SEPARATOR.join([ALONE, *kinds]),
+            measure=MeasureSpec(kind=INTERLEAVED, warmup_s=WARMUP_S),
+            seed=0,
+            datasets={},
+        )
+
+
+class ProbeDisplay:
+    """Passes on what a probe does: states to the person who watches, lines to a log."""
+
+    def __init__(self, log: Path, report: Report):
+        self.log = log.open("w", buffering=1, encoding="utf-8")
+        self.report, self.began_s = report, time.monotonic()
+
+    def say(self, text: str, loud: bool = True) -> None:
+        """Write a line to the log; nobody else reads it, loud or not."""
+        self.log.write(f"{time.monotonic() - self.began_s:8.2f} s  {text}\n")
+
+    def show(self, describe: Callable[[], str]) -> None:
+        """Report the newest state."""
+        self.report(describe(), "")
+
+
+def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
+    """Measure a job alone and in the sets that `choose` names; returns and writes the record.
+
+    report: called often with what is done now. Raises ValueError with one line where nothing can
+    be measured here, and KeyboardInterrupt after a signal that ends this process.
+    """
+    began_s, started_at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+    log = task.folder / "log"
+    log.mkdir(parents=True)
+    display = ProbeDisplay(log / "probe.log", report)
+    device = task.device
+    holder = {"pid": os.getpid(), "user": psutil.Process().username(), "study": "advise"}
+
+    def wait(other: dict) -> None:
+        words = ", ".join(f"{key} {value}" for key, value in other.items() if value)
+        report("waiting", f"the {'GPU' if device else 'CPU'} is held by {words}")
+
+    with _interruptible(), device_lock(device.uuid if device else "cpu", holder, wait) as lock:
+        visit = Visit(task, display, began_s, lock)
+        try:
+            record = visit.measure(choose, started_at)
+        except (GpuBusy, NotInForce, Unsupported) as error:
+            raise ValueError(str(error)) from None
+    write_probe(task.folder / PROBE_FILE, record)
+    return record
+
+
+class Visit:
+    """Measures while the device is locked. lock: descriptor of the lock, which copies keep open."""
+
+    def __init__(self, task: ProbeTask, display: ProbeDisplay, began_s: float, lock: int):
+        self.task, self.display, self.began_s, self.lock = task, display, began_s, lock
+        self.device, self.folder = task.device, task.folder
+        self.host = provenance.describe_host(cores.usable(), cores.quota())
+        self.max_cpus = cores.keep_to_share(task.device)
+        self.spec = task.cell_spec()
+        if reason := refusal(self.spec, self.device):
+            raise Unsupported(reason)
+
+    def measure(self, choose: Choose, started_at: str) -> ProbeRecord:
+        """Set everything up, run the probe, and make its record."""
+        numa_node = self.device and self.device.numa_node
+        core_sets, flags = cores.plan_conditions(self.spec.shares(), numa_node, self.max_cpus)
+        log = self.folder / "log"
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
+            sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
+            sampler_config = {
+                "gpu": self.device and self.device.uuid,
+                "cores": cores.spare(core_sets),
+                "entities": ["gpu"] if self.device else [],
+                **self.task.telemetry.model_dump(),
+            }
+            watch = stack.enter_context(Watch(scratch, log / "sampler.log", sampler_config))
+            server = stack.enter_context(
+                ForkServerClient(log / "server.log", self.task.trainer, lock=self.lock)
+            )
+            specs = member_specs(
+                self.spec,
+                "cuda" if self.device else "cpu",
+                core_sets,
+                [sharing.environment(member) for member in range(len(core_sets))],
+                self.task.datasets,
+                scratch,
+                replicate=1,
+            )
+            copies: dict[str, list[int]] = {}
+            for member, method in enumerate(self.spec.methods):
+                copies.setdefault(method, []).append(member)
+            copies[Naive.family].remove(0)  # the lone copy takes part in no set
+            probe = Probe(
+                server=server,
+                sharing=sharing,
+                specs=specs,
+                measure=self.spec.measure,
+                log=log,
+                display=self.display,
+                timeouts=TIMEOUTS,
+                watch=watch,
+                loader=SharedLoader(specs),
+                copies=copies,
+                choose=choose,
+                until_s=self.began_s + self.task.seconds,
+                began_s=self.began_s,
+            )
+            probe.read_telemetry = lambda: self._telemetry_so_far(probe)
+            watch.see_idle()
+            probe.run()
+            return self._record(probe, flags, started_at, scratch)
+
+    def _telemetry_so_far(self, probe: Probe) -> tuple[Telemetry, int | None]:
+        """The telemetry of the windows so far, and the most device memory in use, in bytes."""
+        output = read_output(probe.watch.path)
+        output.phases = probe.watch.phases
+        telemetry, _ = TelemetrySummary(output, probe.windows, **self._facts(probe)).telemetry()
+        used = [row["v"].get("memory_used") for row in output.gpu if row.get("e") == "gpu"]
+        return telemetry, max((bytes_ for bytes_ in used if bytes_ is not None), default=None)
+
+    def _facts(self, probe: Probe) -> dict:
+        own = {member.pid for member in probe.members if member.pid}
+        facts = {"has_gpu": self.device is not None, "owner": owner, "own": own}
+        if self.device:
+            facts["sm_count"] = self.device.sm_count
+            facts["seats"] = {member.member: "gpu" for member in probe.members}
+            facts["own"] = own | probe.sharing.nvml_pids()
+        return facts
+
+    def _record(
+        self, probe: Probe, flags: list[str], started_at: str, scratch: Path
+    ) -> ProbeRecord:
+        """Make the record; writes the series of steps and of telemetry to files."""
+        records = StepRecords(probe.windows, probe.drop_s)
+        members = [tracked.record() for tracked in probe.members]
+        for tracked, member in zip(probe.members, members, strict=True):
+            folder = scratch / str(tracked.member)
+            records.add(tracked, member, None, folder)
+        telemetry, telemetry_flags, files = probe.watch.account(
+            self.folder, probe.windows, self.display.say, **self._facts(probe)
+        )
+        counted_s = sum(window.seconds for window in probe.windows)
+        driver = self.device.driver if self.device else None
+        return ProbeRecord(
+            job=self.task.job.to_json(),
+            workload=self.task.workload,
+            started_at=started_at,
+            gpu=self.device and GpuRecord.model_validate(self.device, from_attributes=True),
+            host=self.host | {"usable_cores": len(probe.specs[0].cores)},
+            provenance=provenance.collect_provenance(driver, code_digest())
+            | {"dropped": environment.dropped()},
+            windows=probe.windows,
+            members=members,
+            sets=probe.sets,
+            telemetry=telemetry,
+            peak_bytes=probe.peak_bytes,
+            flags=[*flags, *telemetry_flags],
+            evidence=probe.evidence,
+            drop_s=probe.drop_s,
+            needed_s=probe.needed_s,
+            problem=probe.problem,
+            seconds={
+                "wall": round(time.monotonic() - self.began_s, 3),
+                "counted": round(counted_s, 3),
+            },
+            files=files | records.write(self.folder),
+        )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have the first signal that ends a process raise KeyboardInterrupt, and ignore later ones.
+
+    The end of the copies is bounded in time and must not be disturbed.
+    """
+
+    def interrupt(number: int, frame) -> None:
+        for end_signal in END_SIGNALS:
+            signal.signal(end_signal, lambda *_: None)
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.signal(number, interrupt) for number in END_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
