@@ -2,10 +2,7 @@
 
 import time
 from array import array
-from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
 import torch
 
 # Most steps that may be under way. Two or three keep a GPU busy; more only delay a stop.
@@ -133,43 +130,3 @@ class EventClock:
         began_ns = self.end_ns[previous] if previous >= self._resume_step else self._resume_ns
         fitting = int(self._ahead_ns * steps / max(self.end_ns[-1] - began_ns, 1))
         self._max_steps_ahead = min(max(fitting, MIN_STEPS_AHEAD), len(self._ring))
-
-
-def save_steps(
-    folder: str,
-    end_ns: Sequence,
-    wait_ns: Sequence,
-    loss_step: Sequence[int],
-    loss: Sequence,
-    samples: Sequence = (),
-) -> None:
-    """Write steps.npz, completely or not at all.
-
-    end_ns: when each step ended. wait_ns: how long it waited for its batch. loss_step, loss:
-    numbers of steps, and their losses. samples [steps, batch]: numbers of the samples read.
-    """
-    target = Path(folder) / "steps.npz"
-    partial = target.with_suffix(".part")
-    with partial.open("wb") as file:
-        np.savez(
-            file,
-            end_ns=np.array(end_ns, np.int64),
-            wait_ns=np.array(wait_ns, np.int64),
-            loss_step=np.array(loss_step, np.int64),
-            loss=np.array(loss, np.float32),
-            samples=np.array(samples, np.int32),
-        )
-    partial.replace(target)
-
-
-def save_requests(
-    folder: str, at_ns: Sequence, wanted: Sequence, tokens: Sequence, token_ns: Sequence
-) -> None:
-    """Write requests.npz.
-
-    at_ns: when each request was to arrive. wanted: how many tokens it asked for. tokens: how many
-    it got. token_ns: their times one after another. All times are ns of the monotonic clock.
-    """
-    columns = {"at_ns": at_ns, "wanted": wanted, "tokens": tokens, "token_ns": token_ns}
-    arrays = {name: np.array(column, np.int64) for name, column in columns.items()}
-    np.savez(Path(folder) / "requests.npz", **arrays)

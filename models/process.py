@@ -1,86 +1,14 @@
-"""Sets up a training process, and describes it and its errors for the conductor."""
+"""Sets up a process that trains by torch, and describes it for the conductor."""
 
-import errno
 import os
 import random
 import resource
-import time
-from contextlib import suppress
 
 import numpy as np
 import psutil
 import torch
 
 from workflow.collocation.member.spec import MemberSpec
-
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "std::bad_alloc",
-    "alloc_failed",  # of cuBLAS and cuDNN
-)
-# Errors of cuBLAS and cuDNN where no memory is left for a handle, a kernel or its workspace. A
-# broken installation causes the same errors, so they count only while little memory is free.
-_MAYBE_OUT_OF_MEMORY = (
-    "_status_not_initialized",
-    "device_allocation_failed",
-    "unable to find an engine",
-)
-LITTLE_MEMORY_BYTES = 1 << 30  # or 2 % of a large device
-
-
-def explain(error: BaseException, phase: str, spec: MemberSpec) -> None:
-    """Attach to an error its phase, and whether it means that memory did not suffice."""
-    error.phase = phase
-    error.out_of_memory = is_out_of_memory(error, capped=bool(spec.memory_limit_bytes))
-
-
-def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
-    """Whether this error means that device or host memory did not suffice.
-
-    capped: the process has a memory limit, under which oneDNN only reports that it "could not
-    create" something.
-    """
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    if not isinstance(error, RuntimeError):
-        return False
-    text = str(error).lower()
-    if says_out_of_memory(text) or (capped and "could not create" in text):
-        return True
-    return any(part in text for part in _MAYBE_OUT_OF_MEMORY) and _little_memory_is_free()
-
-
-def says_out_of_memory(text: str) -> bool:
-    """Whether the text of an error means, beyond doubt, that memory did not suffice."""
-    return any(part in text.lower() for part in _OUT_OF_MEMORY)
-
-
-def _little_memory_is_free() -> bool:
-    # RuntimeError: the device is in an error state. AssertionError: torch has no CUDA.
-    with suppress(RuntimeError, AssertionError):
-        free, total = torch.cuda.mem_get_info()
-        return free < max(LITTLE_MEMORY_BYTES, total // 50)
-    return False
-
-
-class BuildTimes:
-    """Times the parts of building a job, for the `built` event."""
-
-    def __init__(self, forked_s: float):
-        """forked_s: monotonic time at which the process was forked."""
-        self._last_s = forked_s
-        self.seconds: dict[str, float] = {}
-
-    def lap(self, part: str) -> None:
-        """Note that this part of the build has just ended."""
-        now = time.monotonic()
-        self.seconds[part] = round(now - self._last_s, 4)
-        self._last_s = now
 
 
 def model_facts(model: torch.nn.Module) -> dict:

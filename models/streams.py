@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.process import explain
+from models.member import explain
 from workflow.collocation.member.protocol import Channel
 
 if TYPE_CHECKING:

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 
 from models import streams
-from models.clock import EventClock, HostClock, save_requests, save_steps
+from models.clock import EventClock, HostClock
 from models.data import open_dataset
 from models.device import device_facts
 from models.graph import GraphedStep
 from models.inputs import open_input
-from models.jobs import class_of_kind
+from models.jobs import KINDS, class_of_kind
 from models.jobs.base import Job
-from models.process import BuildTimes, explain, memory_peaks, model_facts, set_up, synchronise
+from models.member import BuildTimes, run_member, save_requests, save_steps
+from models.process import memory_peaks, model_facts, set_up, synchronise
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 
@@ -329,25 +330,19 @@ class TrainingMember:
 
 
 def preload() -> None:
-    """Nothing is left to import: this module has imported what members need."""
+    """Import what members of all kinds need."""
+    for kind in KINDS:
+        class_of_kind(kind)
 
 
 def main(spec: MemberSpec, channel: Channel) -> int:
-    """Run one job under the commands of the channel; returns 0 after `stopped`.
+    """Run one member under the commands of the channel; returns 0 after `stopped`."""
+    return run_member(_member, spec, channel)
 
-    Exceptions carry the phase in which they happened, and whether memory did not suffice.
-    """
-    member = None
-    try:
-        kind = class_of_kind(spec.kind)
-        member_class = TrainingMember if issubclass(kind, Job) else kind
-        member = member_class(spec, channel)
-        for awaited in member.run() or ():  # Members of other kinds wait by themselves.
-            awaited.ready(None)
-    except Exception as error:
-        explain(error, member.phase if member else "build", spec)
-        raise
-    return 0
+
+def _member(spec: MemberSpec, channel: Channel):
+    kind = class_of_kind(spec.kind)
+    return (TrainingMember if issubclass(kind, Job) else kind)(spec, channel)
 
 
 def together(specs: Sequence[MemberSpec], channels: Sequence[Channel]) -> int:

@@ -2,22 +2,14 @@
 
 from importlib import import_module
 
-from models.jobs.asr import AsrJob
-from models.jobs.command import ScriptMember
-from models.jobs.dlrm import DlrmJob
-from models.jobs.lm import LmJob
-from models.jobs.serve import ServingMember
-from models.jobs.vision import VisionJob
-from models.shared import LoaderMember
-
-KINDS = {
-    "vision": VisionJob,
-    "dlrm": DlrmJob,
-    "lm": LmJob,
-    "asr": AsrJob,
-    "serve": ServingMember,
-    "command": ScriptMember,
-    "loader": LoaderMember,
+KINDS = {  # not imported here, because scripts need no torch
+    "vision": "models.jobs.vision:VisionJob",
+    "dlrm": "models.jobs.dlrm:DlrmJob",
+    "lm": "models.jobs.lm:LmJob",
+    "asr": "models.jobs.asr:AsrJob",
+    "serve": "models.jobs.serve:ServingMember",
+    "command": "models.jobs.command:ScriptMember",
+    "loader": "models.shared:LoaderMember",
 }
 
 
@@ -27,5 +19,5 @@ def class_of_kind(kind: str) -> type:
     kind: a name, or "module:Class" for a user's `Job`. Raises ImportError or AttributeError where
     that class does not exist.
     """
-    module, colon, name = kind.partition(":")
-    return getattr(import_module(module), name) if colon else KINDS[kind]
+    module, _, name = KINDS.get(kind, kind).partition(":")
+    return getattr(import_module(module), name)

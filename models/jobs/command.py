@@ -18,11 +18,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from models.clock import save_steps
 from models.jobs.output_steps import OutputSteps
 from models.jobs.script_output import ScriptOutput
 from models.jobs.script_steps import HookedSteps, act_on_living
-from models.process import BuildTimes, says_out_of_memory
+from models.member import BuildTimes, save_steps, says_out_of_memory
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.process_lifetime import end_with_parent

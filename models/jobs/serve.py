@@ -14,12 +14,12 @@ from itertools import chain
 import numpy as np
 import torch
 
-from models.clock import save_requests, save_steps
 from models.decoder import Cache, Decoder
 from models.device import device_facts
 from models.jobs.base import compiler
 from models.jobs.continuous import TransformersEngine
-from models.process import BuildTimes, memory_peaks, model_facts, set_up, synchronise
+from models.member import BuildTimes, save_requests, save_steps
+from models.process import memory_peaks, model_facts, set_up, synchronise
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 

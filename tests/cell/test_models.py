@@ -18,10 +18,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import device, process, train  # noqa: E402
+from models import device, train  # noqa: E402
 from models.data import prepare  # noqa: E402
 from models.fork_server import call_trainer  # noqa: E402
 from models.jobs.vision import VisionJob  # noqa: E402
+from models.member import is_out_of_memory  # noqa: E402
 from tests.cell.test_processes import assert_gone  # noqa: E402
 from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages  # noqa: E402
 from tests.fakes.members import member_spec  # noqa: E402
@@ -370,8 +371,8 @@ def test_what_counts_as_out_of_memory(monkeypatch, error, expected, free):
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
     right = free == 2.7 if expected == "starved" else expected is True
-    assert process.is_out_of_memory(error) is right
-    assert process.is_out_of_memory(error, capped=True) is (right or expected == "capped")
+    assert is_out_of_memory(error) is right
+    assert is_out_of_memory(error, capped=True) is (right or expected == "capped")
 
 
 FORKED = """

@@ -276,6 +276,11 @@ def test_a_users_packages_are_not_hidden_by_ours(tmp_path):
     assert run.stdout.split() == theirs
 
 
+def test_the_trainer_of_scripts_needs_no_torch():
+    code = "import models.script, sys; models.script.preload(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
 # -- the hook --------------------------------------------------------------------------------------
 
 

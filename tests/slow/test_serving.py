@@ -72,7 +72,7 @@ def test_what_fails_in_the_thread_of_the_second_engine_ends_the_job():
     torch = pytest.importorskip("torch")
     from models.jobs.continuous import TransformersEngine
     from models.jobs.serve import GenerationRequest
-    from models.process import is_out_of_memory
+    from models.member import is_out_of_memory
 
     def fail(**_):
         raise torch.OutOfMemoryError("CUDA out of memory.")
