@@ -4,8 +4,6 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 WIDEST = 72  # columns
 CLEAR = "\r\x1b[K"
@@ -47,34 +45,41 @@ def show(text: str) -> None:
         print(wrapped(text))
 
 
-@contextmanager
-def live(budget_s: float) -> Iterator[Callable[[str, str], None]]:
-    """Show the progress of measurements on stderr.
+class Progress:
+    """Shows the progress of measurements on stderr; a context that clears its line.
 
-    Gives a function to call often, with the name of what is measured and its newest state, such as
-    its rate. At a terminal it rewrites one line; elsewhere it prints a line for each new name.
-    budget_s: how long all of it takes.
+    Call it often, with the name of what is measured and its newest state, such as its rate. At a
+    terminal it rewrites one line; elsewhere it prints a line for each new name. budget_s: how long
+    all of it takes.
     """
-    began, printed, at_terminal = time.monotonic(), "", sys.stderr.isatty()
 
-    def progress(name: str, state: str) -> None:
-        nonlocal printed
-        if not at_terminal:
-            if name != printed:
-                print(f"{name} ...", file=sys.stderr)
-            printed = name
+    def __init__(self, budget_s: float):
+        self.end_s = time.monotonic() + budget_s
+        self.printed, self.at_terminal = "", sys.stderr.isatty()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.at_terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def __call__(self, name: str, state: str) -> None:
+        if not self.at_terminal:
+            if name != self.printed:
+                print(f"{name} ...", file=sys.stderr, flush=True)
+            self.printed = name
             return
-        seconds_left = budget_s - (time.monotonic() - began)
+        seconds_left = self.end_s - time.monotonic()
         remaining = f"about {seconds_left:.0f} s left" if seconds_left > 0 else "soon done"
         line = f"{remaining}: {name}{f': {state}' if state else ''}"
         columns = shutil.get_terminal_size().columns - 1
         print(f"{CLEAR}{line[:columns]}", end="", file=sys.stderr, flush=True)
 
-    try:
-        yield progress
-    finally:
-        if at_terminal:
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        clear = CLEAR if self.at_terminal else ""
+        print(f"{clear}{wrapped(text)}", file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:

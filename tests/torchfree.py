@@ -247,12 +247,16 @@ def train(spec: MemberSpec, channel, script: Script) -> None:
     if command == "go":
         channel.emit("started")
         told = time.monotonic_ns()
-        while (command := channel.poll()) in (None, "hold"):
+        while (command := channel.poll()) in (None, "hold", "save"):
             if command == "hold":
                 channel.emit("held", steps=len(ends))
-                if (command := channel.wait()) != "resume":
+                while (command := channel.wait()) == "save":
+                    save(spec, channel, ends)
+                if command != "resume":
                     break
                 continue
+            if command == "save":
+                save(spec, channel, ends)
             step()
             ends.append(time.monotonic_ns())
             if len(ends) == 3:
@@ -272,13 +276,7 @@ def train(spec: MemberSpec, channel, script: Script) -> None:
     script.at("stop")
     context.synchronise()
     print(f"until {time.monotonic_ns()}")
-    savez(
-        Path(spec.folder) / "steps.npz",
-        end_ns=array("q", ends),
-        wait_ns=array("q", bytes(8 * len(ends))),
-        loss_step=array("q", [number for number, _ in losses]),
-        loss=array("f", [value for _, value in losses]),
-    )
+    save_steps(spec, ends, losses)
     channel.emit(
         "stopped",
         steps=len(ends),
@@ -287,6 +285,21 @@ def train(spec: MemberSpec, channel, script: Script) -> None:
         memory_peak_reserved=None,
         data_wait_share=0.0,
         file="steps.npz",
+    )
+
+
+def save(spec: MemberSpec, channel, ends: list[int]) -> None:
+    save_steps(spec, ends, [])
+    channel.emit("saved")
+
+
+def save_steps(spec: MemberSpec, ends: list[int], losses: list[tuple[int, float]]) -> None:
+    savez(
+        Path(spec.folder) / "steps.npz",
+        end_ns=array("q", ends),
+        wait_ns=array("q", bytes(8 * len(ends))),
+        loss_step=array("q", [number for number, _ in losses]),
+        loss=array("f", [value for _, value in losses]),
     )
 
 

@@ -133,16 +133,13 @@ def test_no_value_of_a_study_is_read_by_a_shell(run, snakemake, command, option)
 @pytest.mark.parametrize("value", ODD)
 def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
     """advise measures it, and the recipe starts it, with the words that were typed."""
-    from analysis.advice.job import advise
-
     requests = []
-    monkeypatch.setattr("collocate.advise._refuse_if_unable", lambda words: None)
 
-    def stop(request, study):
+    def stop(request, *_):
         requests.append(request)
         raise ValueError("far enough")
 
-    monkeypatch.setattr(advise, "advise", stop)
+    monkeypatch.setattr("collocate.advise._ask", stop)
     (tmp_path / "train.py").write_text("")
     code, _, err = run("advise", "--", sys.executable, "train.py", "--name", value)
     assert (code, err) == (1, "far enough\n")
@@ -169,7 +166,9 @@ ADVICE = {
     "notes": ["Rewrite first: it waits for its host 55% of the time."],
     "alone": {
         "rate": 72.0,
+        "interval": [72.0, 70.2, 73.9],
         "unit": "steps/s",
+        "optimizer": "AdamW",
         "gract": 0.45,
         "cores": 1.0,
         "memory_gb": 2.9,
@@ -193,6 +192,7 @@ ADVICE = {
         }
         for n in (4, 48)
     ],
+    "seconds": {"wall": 170.2, "counted": 99.9},
 }
 
 

@@ -99,14 +99,22 @@ def test_the_picture_of_the_terminal_is_the_recorded_answer():
 @pytest.mark.parametrize("method", ["naive", "mps"])
 def test_an_answer_is_at_most_72_columns_wide(method):
     """Tables are, too, which cannot be cut."""
-    measured = {"jobs": 12, "method": method, "rate": [12_345.0, None, None], "flags": []}
+    measured = {"jobs": 12, "method": method, "rate": [12_345.0, 12_201.0, 12_499.0], "flags": []}
     measured |= {"stp": [2.94, 2.62, 13.29], "slowdown": [11.43, 10.28, 11.6]}
     measured |= {"memory_gb": 123.4, "joules": 2.88}
-    alone = {"rate": 9_876.0, "unit": "samples/s", "memory_gb": 12.9, "cores": 1.0}
+    alone = {
+        "rate": 9_876.0,
+        "interval": [9_876.0, 9_801.0, 9_999.0],
+        "optimizer": "AdamW",
+        "unit": "samples/s",
+        "memory_gb": 12.9,
+        "cores": 1.0,
+    }
     alone |= {"joules": 0.123, "beside_rate": 9_765.0, "gract": 0.45, "smact": 0.31, "drama": 0.15}
     predicted = [{"method": method, "jobs": n, "stp": 11.77, "error": 0.2} for n in range(2, 49)]
     advice = {"asked": "python train.py", "card": "NVIDIA H200", "cores": 2, "alone": alone}
     advice |= {"verdict": "Run 12.", "notes": [], "measured": [measured], "predicted": predicted}
+    advice["seconds"] = {"wall": 170.2, "counted": 99.9}
     for line in answer.terminal(advice).splitlines():
         if line.startswith("  "):
             assert len(line) <= 72, line

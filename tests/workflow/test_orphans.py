@@ -161,11 +161,11 @@ def test_advise_leaves_nothing(asking, command, to, name):
         send(running, to, name)
 
 
-def test_a_cell_that_is_killed_ends_its_script_with_all_of_it(asking):
+def test_a_fork_server_that_is_killed_ends_its_script_with_all_of_it(asking):
     before = pids(asking)
     with started(asking, "advise") as running:
         reaches(running, lambda: pids(asking) > before)
-        running.find("workflow.collocation.run.cell").send_signal(signal.SIGKILL)
+        running.find("models.fork_server").send_signal(signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

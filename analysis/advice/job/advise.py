@@ -1,4 +1,4 @@
-"""From what a probe measured to advice: which sets it starts, and what follows from their numbers."""
+"""From what a probe measured to advice: which sets to start, and what follows from numbers."""
 
 import json
 import math
@@ -13,11 +13,10 @@ from analysis.advice import NEAR
 from analysis.advice.job import answer
 from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
 from analysis.advice.job.numbers import Estimate, ProbeNumbers, numbers_of
-from analysis.advice.job.request import Request
+from analysis.advice.job.request import COMMAND_FILE, Request
 from analysis.estimates.records import flags
-from workflow.collocation.record.probe import JobSet, ProbeRecord
+from workflow.collocation.record.probe import JobSet, LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
-from workflow.collocation.record.values import Telemetry
 from workflow.collocation.study.redaction import redacted, redacted_words, write_private
 
 ADVICE_FILE = "advice.json"
@@ -39,21 +38,17 @@ class SetChoice:
 
     request: Request
     gpu: GpuRecord | None
-    usable_cores: int
     announce: Callable[[str], None] = lambda sentence: None
     job: LoneJob | None = None
     sets: list[PredictedSet] = field(default_factory=list)
 
-    def __call__(
-        self, rate: float, telemetry: Telemetry, peak_bytes: int | None
-    ) -> list[list[JobSet]]:
-        """Groups of sets to load at once. rate: of the job alone, steps/s.
+    def __call__(self, reading: LoneReading) -> list[list[JobSet]]:
+        """Groups of sets to load at once.
 
         Raises ValueError if a prediction was asked for, and nothing can be predicted.
         """
         request = self.request
-        rate *= request.entry["batch_size"]
-        self.job = answer.lone_job(rate, telemetry, peak_bytes, self.gpu, self.usable_cores)
+        self.job = answer.lone_job(reading, self.gpu, request.entry["batch_size"])
         self.sets = answer.predicted_sets(self.job, request)
         is_predicted = any(option.prediction for option in self.sets)
         if not is_predicted:
@@ -71,9 +66,7 @@ class SetChoice:
         return [[JobSet(n=o.n, method=o.method) for o in group] for group in groups]
 
 
-def advice_of(
-    request: Request, choice: SetChoice, record: ProbeRecord, folder: Path
-) -> dict:
+def advice_of(request: Request, choice: SetChoice, record: ProbeRecord, folder: Path) -> dict:
     """The content of advice.json, which is written to the probe's folder.
 
     Raises ValueError with one line for a job that did not run.
@@ -82,16 +75,14 @@ def advice_of(
         raise ValueError(f"{redacted(request.title)}: {record.problem}; log: {folder / 'log'}")
     numbers = numbers_of(record, folder)
     batch_size = request.entry["batch_size"]
-    job = answer.lone_job(
-        numbers.alone.value * batch_size,
-        record.telemetry,
-        record.peak_bytes,
-        record.gpu,
-        choice.usable_cores,
-        [*numbers.alone_flags, *record.flags],
-    )
+    cores = record.host["usable_cores"]
+    reading = LoneReading(numbers.alone.value, record.telemetry, record.peak_bytes, cores)
+    flagged = [*numbers.alone_flags, *record.flags]
+    job = answer.lone_job(reading, record.gpu, batch_size, flagged)
     measured = answer.set_measurements(record, numbers, choice.sets, batch_size)
     advice = Decision(request, job, choice.sets, measured, record, numbers).as_json()
+    if request.command:
+        write_private(folder / COMMAND_FILE, json.dumps(request.command) + "\n")
     write_private(folder / ADVICE_FILE, json.dumps(advice, indent=1) + "\n")
     return advice
 
@@ -125,7 +116,7 @@ class Decision:
         if self.measured:
             advised = self.advised
             return advised.predicted if advised and advised.is_decided else None
-        if self.record.needed_s:
+        if self.record.needed_s or self.record.problem:
             return None
         return self.chosen if self.chosen and not _gains_nothing(self.chosen) else None
 
@@ -176,7 +167,7 @@ class Decision:
 
     def _undecided_for_time(self) -> str:
         budget_s = BUDGET_STEP_S * math.ceil(self.record.needed_s / BUDGET_STEP_S)
-        budget = f"{budget_s / 60:g}m" if budget_s % 60 == 0 else f"{budget_s:.0f}s"
+        budget = f"{budget_s / 60:g}m"
         cycle_s = self.numbers.cycle_s
         if cycle_s is None:
             return f"Undecided: it pauses for long. Ask again with --budget {budget} or more."

@@ -10,9 +10,8 @@ from analysis.advice.job.numbers import Estimate, ProbeNumbers, SetNumbers
 from analysis.advice.job.request import CPU, Request
 from analysis.advice.predict import AloneActivity, Prediction, predict_stp
 from analysis.estimates.quantities import DEMAND
-from workflow.collocation.record.probe import ALONE, JobSet, ProbeRecord
+from workflow.collocation.record.probe import ALONE, JobSet, LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
-from workflow.collocation.record.values import Telemetry
 
 METHODS = tuple(DEMAND)  # that can be predicted
 SIMPLER = 0.97  # of the throughput under MPS: separate processes, which need no daemon, are chosen
@@ -101,29 +100,25 @@ class SetMeasurement:
 
 
 def lone_job(
-    rate: float,
-    telemetry: Telemetry,
-    peak_bytes: int | None,
-    gpu: GpuRecord | None,
-    usable_cores: int,
-    flags: Sequence[str] = (),
+    reading: LoneReading, gpu: GpuRecord | None, batch_size: int, flags: Sequence[str] = ()
 ) -> LoneJob:
     """What was measured of one job alone.
 
-    rate: steps/s or samples/s. peak_bytes: the most device memory in use. gpu: None on a CPU.
+    gpu: None on a CPU. batch_size: samples of a step, 1 to count steps.
     """
+    telemetry = reading.telemetry
     window = telemetry.windows.get(ALONE)
     card = window.entities.get("gpu") or {} if window else {}
     process = window.members.get("0") or {} if window else {}
     idle = telemetry.idle.get("memory_used") or 0
     names = ("gract", "smact", "drama")
     return LoneJob(
-        rate=rate,
+        rate=reading.rate * batch_size,
         shares={name: card[name] for name in names if card.get(name) is not None},
-        memory_gb=(max(peak_bytes or 0, idle) - idle) / GB,
+        memory_gb=(max(reading.peak_bytes or 0, idle) - idle) / GB,
         idle_gb=idle / GB,
         busy_cores=process.get("cpu") or 0.0,
-        usable_cores=usable_cores,
+        usable_cores=reading.cores,
         watts=card.get("power"),
         card=gpu.name if gpu else CPU,
         card_gb=(gpu.memory_bytes or 0) / GB if gpu else 0.0,
@@ -212,7 +207,9 @@ def set_measurements(
     predicted = {(option.n, option.method): option for option in sets}
     measured = []
     for each in numbers.sets:
-        option = predicted[each.job_set.n, each.job_set.method]
+        n, method = each.job_set.n, each.job_set.method
+        # It is none of those predicted if some copies ran out of memory.
+        option = predicted.get((n, method)) or PredictedSet(n, method, 0.0, None)
         watts, memory_gb = _power_and_memory(record, each.job_set)
         joules = watts / (each.rate.value * batch_size) if watts else None
         measured.append(SetMeasurement(option, each, memory_gb, joules))

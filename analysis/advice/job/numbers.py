@@ -24,6 +24,7 @@ from workflow.collocation.record.step_times import (
 from workflow.collocation.record.values import Window
 
 AGREE = 0.1  # rates of the job alone that differ by more contradict each other
+HELD_UP = 0.25  # of a job's median turn: in a slower one, it paused or was held up
 
 StepEnds = Mapping[int, np.ndarray]  # member → when its steps ended, int64 ns
 
@@ -144,9 +145,12 @@ def _set_numbers(
     if window.spans:
         by_member = np.array([_slices(window, m, ends, record.drop_s) for m in window.members])
         rate, stp, slowdown = _from_turns(by_member, baseline)
-        flags = {window_flag(window, ends[m], r) for m, r in zip(window.members, by_member)}
-        if not by_member.all():
-            doubt = doubt or "a job made no step in one of its turns"
+        flags = {
+            window_flag(window, ends[member], rates)
+            for member, rates in zip(window.members, by_member, strict=True)
+        }
+        if (by_member < HELD_UP * np.median(by_member, axis=1, keepdims=True)).any():
+            doubt = doubt or "a job hardly stepped in one of its turns"
     else:
         progress = [_progress(window, m, ends) for m in window.members]
         rate, stp, slowdown = _from_windows(progress, baseline)
@@ -161,9 +165,7 @@ def _set_numbers(
     return SetNumbers(job_set, rate, stp, slowdown, flags, doubt)
 
 
-def _from_turns(
-    by_member: np.ndarray, baseline: _Baseline
-) -> tuple[Estimate, Estimate, Estimate]:
+def _from_turns(by_member: np.ndarray, baseline: _Baseline) -> tuple[Estimate, Estimate, Estimate]:
     """Rate, STP and slowdown. by_member: steps/s [members, rounds]."""
     totals = by_member.sum(axis=0)
     slowest = by_member[by_member.mean(axis=1).argmin()]

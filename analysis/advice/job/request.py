@@ -17,6 +17,7 @@ from workflow.collocation.study.errors import not_allowed
 from workflow.collocation.study.load import load_workloads, validate
 from workflow.collocation.study.workloads import PYTHON, CommandWorkload
 
+COMMAND_FILE = "command.json"  # beside advice.json, private: the command with its secrets
 CPU = "CPU"  # in advice, in place of a card's name
 # Variables that only tell which terminal is used. A request from another terminal is the same.
 _OF_TERMINAL = re.compile(

@@ -9,15 +9,15 @@ Rows = list[list[str]]
 METHODS = {"naive": "separate", "mps": "under MPS"}
 MOST_PREDICTED = 8  # columns of predictions; of more jobs only the largest number is shown
 LEGEND = (
-    "STP: work of all jobs, relative to one job alone, in turns with them. Slowdown: of the "
-    f"slowest job. In brackets: {CONFIDENCE_TEXT} interval."
+    "STP: work of all jobs, relative to one job alone. Slowdown: of the slowest job. In brackets: "
+    f"{CONFIDENCE_TEXT} interval."
 )
 SHARES = {"gract": "GPU busy (GRACT)", "smact": "SMs busy (SMACT)", "drama": "memory busy (DRAMA)"}
 
 
 def terminal(advice: Mapping) -> str:
     """Advice, the content of advice.json, as lines that a terminal may wrap between words."""
-    measured = _columns(_measured(advice, with_interval_of_slowdown=False))
+    measured = _columns(_measured(advice, with_all_intervals=False))
     parts = [advice["verdict"], *advice["notes"], f"{_question(advice)}\n{measured}"]
     if advice["measured"]:
         parts.append(LEGEND)
@@ -28,7 +28,7 @@ def terminal(advice: Mapping) -> str:
 def markdown(advice: Mapping) -> str:
     """Advice, the content of advice.json, as Markdown with tables."""
     parts = [f"**{advice['verdict']}**", *advice["notes"], _question(advice)]
-    parts.append(_table(_measured(advice, with_interval_of_slowdown=True)))
+    parts.append(_table(_measured(advice, with_all_intervals=True)))
     if advice["measured"]:
         parts.append(LEGEND)
     parts += [_alone(advice), _table(_predicted(advice)), _prediction_error(advice)]
@@ -37,30 +37,31 @@ def markdown(advice: Mapping) -> str:
 
 def _question(advice: Mapping) -> str:
     plural = "s" if advice["cores"] > 1 else ""
-    return (
+    question = (
         f"{advice['asked']}\non {advice['card']}, {advice['cores']} CPU core{plural} for each job"
     )
+    if seconds := advice["seconds"]:
+        question += f"; counted {seconds['counted']:.0f} of {seconds['wall']:.0f} s"
+    return question
 
 
-def _measured(advice: Mapping, with_interval_of_slowdown: bool) -> Rows:
+def _measured(advice: Mapping, with_all_intervals: bool) -> Rows:
     """A header, the job alone, and each measured set; columns without an entry are left out."""
     alone = advice["alone"]
     unit = alone["unit"]
     rows = [["", unit, "STP", "slowdown", "GB", f"J/{unit.split('/')[0].removesuffix('s')}"]]
     costs = [_number(alone["memory_gb"]), _number(alone["joules"])]
-    rows.append(["one alone", labels.number(alone["rate"]), "", "", *costs])
+    value = _interval if with_all_intervals else _value
+    rows.append(["one alone", value(alone["interval"]), "", "", *costs])
     if alone["beside_rate"]:
         rows.append(["one, in turns", labels.number(alone["beside_rate"]), "", "", "", ""])
     for measured in advice["measured"]:
-        slowdown = _number(measured["slowdown"][0])
-        if with_interval_of_slowdown:
-            slowdown = _interval(measured["slowdown"])
         rows.append(
             [
                 f"{measured['jobs']} {METHODS[measured['method']]}",
-                labels.number(measured["rate"][0]),
+                value(measured["rate"]),
                 _interval(measured["stp"]),
-                slowdown,
+                value(measured["slowdown"]),
                 _number(measured["memory_gb"]),
                 _number(measured["joules"]),
             ]
@@ -74,7 +75,8 @@ def _alone(advice: Mapping) -> str:
     alone = advice["alone"]
     busy = [f"{alone[name]:.0%} {title}" for name, title in SHARES.items() if name in alone]
     busy.append(f"{alone['cores']:.1f} CPU cores busy")
-    return f"One alone: {', '.join(busy)}."
+    counted = f" (steps of {alone['optimizer']})" if alone["optimizer"] else ""
+    return f"One alone{counted}: {', '.join(busy)}."
 
 
 def _predicted(advice: Mapping) -> Rows:
@@ -103,6 +105,11 @@ def _prediction_error(advice: Mapping) -> str:
 
 def _number(number: float | None) -> str:
     return "" if number is None else f"{number:.3g}"
+
+
+def _value(interval: Sequence[float | None]) -> str:
+    """`2.94` of `[2.94, 2.62, 3.29]`; a dash for a number that is not known."""
+    return labels.number(interval[0])
 
 
 def _interval(interval: Sequence[float | None]) -> str:

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, BeforeValidator, Field
 
-from analysis.advice.job.request import CPU
+from analysis.advice.job.request import COMMAND_FILE, CPU
 from workflow.collocation.study.errors import ConfigError
-from workflow.collocation.study.load import load_workloads, validate
+from workflow.collocation.study.load import validate
 from workflow.collocation.study.methods import MAX_MEMBERS
 from workflow.collocation.study.redaction import HIDDEN, redacted_words
 from workflow.collocation.study.regular_files import read_text
@@ -88,9 +88,12 @@ def read_advice(path: Path) -> Recipe:
 
 
 def _with_secrets(advice: Path, redacted: list[str]) -> list[str]:
-    """The command of advice.json with its secrets, from the catalogue beside it."""
-    catalogue = advice.parent / "plan" / "workloads.yaml"
-    for job in load_workloads(catalogue).values():
-        if job.kind == "command" and redacted_words(job.run) == redacted:
-            return job.run
-    raise ValueError(f"{advice}: {catalogue} has another command; give the command itself")
+    """The command of advice.json with its secrets, from the private file beside it."""
+    path = advice.with_name(COMMAND_FILE)
+    try:
+        command = json.loads(read_text(path))
+    except (OSError, ValueError):
+        command = None
+    if not isinstance(command, list) or redacted_words(command) != redacted:
+        raise ValueError(f"{advice}: {path} has not its command; give the command itself")
+    return command

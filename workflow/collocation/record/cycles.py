@@ -29,7 +29,9 @@ class Progress(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Steps per second."""
+        """Steps per second; NaN without a whole cycle."""
+        if not len(self.steps):
+            return np.nan
         return float(self.steps.sum() / self.seconds.sum())
 
     @property

@@ -5,6 +5,7 @@ Beside it lie steps.parquet, when each job's steps ended, and the telemetry, as 
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -29,6 +30,19 @@ class JobSet(RecordPart, frozen=True):
     def name(self) -> str:
         """As windows are named: `4xmps`."""
         return f"{self.n}x{self.method}"
+
+
+class LoneReading(NamedTuple):
+    """What is known of the job alone, before a set is started.
+
+    rate: steps per second. peak_bytes: the most device memory in use, None without a GPU. cores:
+    logical CPUs that each copy may use.
+    """
+
+    rate: float
+    telemetry: Telemetry
+    peak_bytes: int | None
+    cores: int
 
 
 class ProbeRecord(RecordPart):

@@ -103,6 +103,8 @@ class MemberRecord(RecordPart):
     exit_code: int | None = None
     signal: int | None = None
     error: str | None = None
+    optimizer: str | None = None
+    starts_ns: list[int] = []
     cores: list[int] = []
     threads: int | None = None
     parameters: int | None = None

@@ -37,6 +37,7 @@ class TrackedMember:
     error: str | None = None
     ended_ns: int | None = None  # when it ended badly, on the monotonic clock
     last_step_ns: int = 0  # when its number of steps last grew, on the monotonic clock
+    recent_rate: float = 0.0  # samples/s between its last two reports
     stopping: bool = False  # it was told to stop
     gone: bool = False  # its process has ended
     channel: socket.socket | None = None
@@ -76,6 +77,9 @@ class TrackedMember:
         """Update the state by one event of member/protocol.py."""
         kind = event["event"]
         if kind == "progress" and event["steps"] > self.steps:
+            before = self.events.get("progress", {"samples": 0, "t": self.events["started"]["t"]})
+            seconds = max(event["t"] - before["t"], 1) / 1e9
+            self.recent_rate = (event["samples"] - before["samples"]) / seconds
             self.last_step_ns = event["t"]
         self.events[kind] = event
         if kind == "forked":

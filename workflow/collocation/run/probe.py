@@ -11,12 +11,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from workflow.collocation.record.cycles import LEAST_CYCLES, Progress, progress_in
-from workflow.collocation.record.probe import AGAIN, ALONE, IN_TURNS, TRANSITION, JobSet
+from workflow.collocation.record.probe import (
+    AGAIN,
+    ALONE,
+    IN_TURNS,
+    TRANSITION,
+    JobSet,
+    LoneReading,
+)
 from workflow.collocation.record.step_times import load_step_arrays, slices_rate
 from workflow.collocation.record.values import Telemetry, Window
 from workflow.collocation.run.conductor import CellOver, Conductor
@@ -33,17 +39,6 @@ AGREE = 0.1  # by more than this, rates of the job alone contradict each other
 AGAIN_S = 10.0  # to measure the job alone once more, if they do
 STOP_S = 4.0  # of the time, to end all copies
 LOOK_S = 1.0
-
-
-class LoneReading(NamedTuple):
-    """What is known of the job alone, before a set is started.
-
-    rate: steps per second. peak_bytes: the most device memory in use, None without a GPU.
-    """
-
-    rate: float
-    telemetry: Telemetry
-    peak_bytes: int | None
 
 
 # From what is known of the job alone to groups of sets. The sets of a group are loaded at once.
@@ -88,6 +83,8 @@ class Probe(Conductor):
     def _measure(self) -> None:
         self._start([0])
         [lone] = self.members
+        if not self._accepting("hold"):
+            raise NotInForce("it cannot wait between steps, as a probe needs; ask with a study")
         self.start_s = time.monotonic() - self.began_s
         self.send([lone], "go")
         self.await_event("started", [lone])
@@ -95,7 +92,9 @@ class Probe(Conductor):
         if self.needed_s:
             return
         telemetry, self.peak_bytes = self.read_telemetry()
-        groups = self.choose(LoneReading(self._rate_alone(), telemetry, self.peak_bytes))
+        cores = len(self.specs[0].cores)
+        reading = LoneReading(self._rate_alone(), telemetry, self.peak_bytes, cores)
+        groups = self.choose(reading)
         self.send([lone], "hold")
         for position, group in enumerate(groups):
             share_s = (self.until_s - STOP_S - time.monotonic()) / (len(groups) - position)
@@ -142,6 +141,7 @@ class Probe(Conductor):
     # -- the job alone ---------------------------------------------------------------------------
 
     def _measure_alone(self, lone: TrackedMember) -> None:
+        self.slice_name = ALONE
         whole_s = self.until_s - self.began_s
         least_s = max(ALONE_SHARE * whole_s, LEAST_ALONE_S)
         progress = self._window(
@@ -195,6 +195,7 @@ class Probe(Conductor):
             self._collect_evidence(f"end {len(self.evidence)}")
         self._end_copies(started)
         if self._contradicts_itself():
+            self.slice_name = AGAIN
             self.resume([lone])
             self._run_phase("window", lambda: self._window(AGAIN, [lone], AGAIN_S, AGAIN_S))
             self._hold([lone])
@@ -212,7 +213,7 @@ class Probe(Conductor):
         round_s = slice_s * len(conditions)
         while rounds < LEAST_ROUNDS or time.monotonic() + round_s < until_s:
             for name in generator.sample(list(conditions), len(conditions)):
-                self.slice_name = f"{name}, round {rounds + 1}"
+                self.slice_name = name
                 spans[name].append(run_slice(self, conditions[name], slice_s, self.drop_s))
             rounds += 1
         for name, slices in spans.items():
@@ -340,10 +341,10 @@ class Probe(Conductor):
         return progress_in(self._step_ends(member), *window.ends)
 
     def _status_line(self) -> str:
-        """For the person who watches: what the copies do, and the rate of those that run."""
-        if self.phase == "build":
-            return "starting"
+        """For the person who watches: what is done, a colon, and the rate of those that run."""
+        if self.phase == "stop":
+            return "stopping"
         if self.phase != "window":
-            return {"warm": "warming up", "stop": "stopping"}[self.phase]
-        rate = sum(m.rate for m in self.alive if "held" not in m.events)
-        return f"{self.slice_name or 'measuring'}, {rate:,.1f} samples/s"
+            return f"starting {'it' if len(self.members) < 2 else f'{len(self.alive) - 1} copies'}"
+        rate = sum(m.recent_rate for m in self.alive if "held" not in m.events)
+        return f"{self.slice_name}: {rate:,.1f} samples/s"

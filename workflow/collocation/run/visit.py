@@ -108,8 +108,9 @@ class ProbeDisplay:
         self.log.write(f"{time.monotonic() - self.began_s:8.2f} s  {text}\n")
 
     def show(self, describe: Callable[[], str]) -> None:
-        """Report the newest state."""
-        self.report(describe(), "")
+        """Report the newest state, `what is done: its rate`."""
+        name, _, state = describe().partition(": ")
+        self.report(name, state)
 
 
 def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
