@@ -48,6 +48,7 @@ class ScriptMember:
         self.spec, self.channel, self.phase = spec, channel, "build"
         self.child: subprocess.Popen | None = None
         self.output = ScriptOutput()
+        self.starts_ns: list[int] = []
         self.go_step: int | None = None
 
     def run(self) -> None:
@@ -90,7 +91,11 @@ class ScriptMember:
         )
 
     def start(self) -> None:
+        """Start a run of the script."""
         spec, member_pid = self.spec, os.getpid()
+        self.steps.begin_run()
+        self.done_at_start = self.steps.done
+        self.starts_ns.append(time.monotonic_ns())
         command = []
         for word in spec.job.command:
             word = word.replace("{seed}", str(spec.seed))
@@ -109,7 +114,6 @@ class ScriptMember:
         )
         self.child_pidfd = os.pidfd_open(self.child.pid)
         self.steps.child = self.child
-        os.close(self.output.script_end)
 
     def environment(self) -> dict[str, str]:
         """The variables that the script runs with."""
@@ -126,18 +130,23 @@ class ScriptMember:
     def look(self, seconds: float | None) -> str | None:
         """Wait up to `seconds` (None: for ever) for news; returns a command, if one came.
 
-        Raises Stopped for the command to stop, and RuntimeError, with the script's last words, if
-        the script has ended.
+        Starts the script again if it has ended and may. Raises Stopped for the command to stop,
+        and RuntimeError, with the script's last words, if the script has ended.
         """
         poll = select.poll()
         for source in (self.channel.commands, self.child_pidfd, self.output.our_end):
-            if source is not None:
-                poll.register(source, select.POLLIN)
+            poll.register(source, select.POLLIN)
         poll.poll(None if seconds is None else seconds * 1000)
+        has_ended = self.child.poll() is not None
         for line in self.output.read_lines():
             self.steps.take_line(line)
-        if self.child.poll() is not None:
-            raise RuntimeError(self.end_reason())
+        if has_ended:
+            made_steps = self.steps.done > self.done_at_start
+            if not (self.spec.job.restarts and self.child.returncode == 0 and made_steps):
+                raise RuntimeError(self.end_reason())
+            self.end()  # What it left running could keep the memory of its steps locked.
+            os.close(self.child_pidfd)
+            self.start()
         command = self.channel.poll()
         if command == "stop":
             raise Stopped
@@ -223,7 +232,12 @@ class ScriptMember:
         first_step = end_step if self.go_step is None else self.go_step
         end_ns, loss_steps, losses = self.steps.arrays(first_step, end_step)
         save_steps(self.spec.folder, end_ns, [0] * len(end_ns), loss_steps, losses)
-        self.channel.emit("stopped", steps=len(end_ns))
+        self.channel.emit(
+            "stopped",
+            steps=len(end_ns),
+            starts_ns=self.starts_ns,
+            optimizer=self.steps.facts.get("optimizer"),
+        )
 
     def drain(self) -> None:
         """Hold the script and let the GPU finish its work.

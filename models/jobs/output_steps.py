@@ -48,6 +48,10 @@ class OutputSteps:
         self.holds: list[tuple[int, int]] = []  # (when, for how long), ns of the time that it ran
         self.held_ns: int | None = None
 
+    def begin_run(self) -> None:
+        """Expect the counter to begin anew, as the script is started (again)."""
+        self.number = self.total = self.lowest = None
+
     @property
     def done(self) -> int:
         """Steps made so far, according to the output."""
@@ -66,10 +70,11 @@ class OutputSteps:
         steps = 0 if self.number is None else self._rise(number, total, line)
         now_ns = (self.held_ns or time.monotonic_ns()) - self._total_held_ns()
         self._check_jump(steps, now_ns, line)
+        begins_run = self.number is None
         self.number, self.total, self.lines = number, total, self.lines + 1
         self.lowest = number if self.lowest is None else min(number, self.lowest)
         self.most_steps = max(self.most_steps, steps)
-        if not self.steps_made or (steps and now_ns - self.last_ns > TOGETHER_NS):
+        if begins_run or (steps and now_ns - self.last_ns > TOGETHER_NS):
             self.last_ns = now_ns
             self.ran_ns.append(now_ns)
             self.steps_made.append(self.done + steps)
@@ -128,7 +133,8 @@ class OutputSteps:
         processes = process_trees([self.child.pid])
         act_on_living(processes, psutil.Process.suspend)
         statuses = act_on_living(processes, psutil.Process.status)
-        return all(status in NOT_RUNNING for status in statuses)
+        # A script that has ended is not held: it may be started again.
+        return all(status in NOT_RUNNING for status in statuses) and self.child.poll() is None
 
     def go(self, window_steps: None) -> None:
         """Let the script go on. It cannot be held after some steps: its lines come too late."""

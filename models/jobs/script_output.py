@@ -21,7 +21,7 @@ class ScriptOutput:
     """A script's stdout and stderr, which are copied to our own stdout (the log).
 
     They are a terminal, because C and Python otherwise hold lines back in blocks. `script_end` and
-    `our_end` are its descriptors; `our_end` is None once the script has closed the other.
+    `our_end` are its descriptors; both stay open, for a script may be started again.
     """
 
     def __init__(self):
@@ -37,13 +37,8 @@ class ScriptOutput:
         lines: list[bytes] = []
         for _ in range(MAX_READS):
             try:
-                chunk = os.read(self.our_end, 1 << 16) if self.our_end is not None else b""
+                chunk = os.read(self.our_end, 1 << 16)
             except BlockingIOError:
-                break
-            except OSError:  # Nobody has the other end open.
-                chunk = b""
-            if not chunk:
-                self.our_end = None
                 break
             self.began_s = self.began_s or time.monotonic()
             with suppress(OSError):  # A full disk does not end a measurement.

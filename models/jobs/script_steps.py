@@ -36,6 +36,11 @@ class HookedSteps:
         self._last_progress, self._progressed_s = None, 0.0
         self.environment = {hook.VARIABLE: f"{os.getpid()} {memory_fd} {script_gate}"}
 
+    def begin_run(self) -> None:
+        """Forget how far the last run came, but neither its steps nor that it is to be held."""
+        self.header[hook.STAGE] = self.header[hook.HELD] = 0
+        self._progressed_s = time.monotonic()
+
     def take_line(self, line: str) -> None:
         """Ignore a line of output: it contains no steps."""
 
@@ -69,7 +74,7 @@ class HookedSteps:
     @property
     def facts(self) -> dict:
         """What the script's process reports of itself and its device, from its first step on."""
-        return json.loads(self.memory[-hook.FACTS :])
+        return json.loads(self.memory[-hook.FACTS :]) if self.done else {}
 
     @property
     def done(self) -> int:

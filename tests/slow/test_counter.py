@@ -144,6 +144,59 @@ def test_steps_are_counted_as_the_script_made_them(case, wrapped, tmp_path):
     assert named(events, "built").get("optimizer") == optimizer
 
 
+RUN = """
+import os, sys, time
+from models.hook import step
+for number in range({steps}):
+    time.sleep(0.002)
+    open("truth", "a").write(".")
+    {counted}
+    print("step", number, flush=True)
+"""
+HOOKED, PRINTED = RUN.replace("{counted}", "step()"), RUN.replace("{counted}", "")
+LEAVES = HOOKED + "if os.fork() == 0: time.sleep(600)\n"  # with the memory of its steps
+# Asked to hold as soon as it has made its only step, which is too late.
+ENDS_HELD = HOOKED.replace("{steps}", "1") + "time.sleep(0.3)\n"
+ENDLESS_RUNS = {
+    "hooked": (HOOKED.replace("{steps}", "30"), {}),
+    "leaves a process": (LEAVES.replace("{steps}", "30"), {}),
+    "one step": (ENDS_HELD, {"warmup": 1}),
+    "printed": (PRINTED.replace("{steps}", "30"), {"steps": r"step (?P<step>\d+)"}),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS_RUNS)
+def test_a_script_that_ends_is_started_again(case, tmp_path):
+    """Its steps go on from those of the run before, and it can be held between two runs."""
+    code, more = ENDLESS_RUNS[case]
+    (tmp_path / "inner.py").write_text(code)
+    events, steps = run(tmp_path, ["python", "inner.py"], 2.0, restarts=True, **more)
+    warm, stopped = named(events, "warm"), named(events, "stopped")
+    starts_ns, counted = stopped["starts_ns"], warm["steps"] + stopped["steps"]
+    if case == "one step":
+        assert warm["steps"] == 2 and warm["pause_s"] >= 0.3
+    # Of a pattern the first number of each run is no step.
+    uncounted = len(starts_ns) if case == "printed" else 0
+    assert -3 <= counted + uncounted - len((tmp_path / "truth").read_text()) <= 1
+    assert len(starts_ns) > 2 and np.all(np.diff(starts_ns) > 0)
+    assert len(steps["end_ns"]) == stopped["steps"] > 0 and np.all(np.diff(steps["end_ns"]) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "reason"),
+    [
+        ("step()", False, "ended after 1 steps"),
+        ("if not os.path.exists('ran'): open('ran', 'w'); step()", True, "ended after 1 steps"),
+        ("pass", True, "ended after 0 steps"),
+        ("step(); sys.exit(3)", True, "with exit code 3"),
+    ],
+)
+def test_a_script_is_not_started_again_for_nothing(code, restarts, reason, tmp_path):
+    words = ["python", "-c", f"import os, sys\nfrom models.hook import step\n{code}"]
+    events, _ = run(tmp_path, words, warmup=20, restarts=restarts)
+    assert reason in named(events, "error")["message"]
+
+
 NONE = {
     "no torch": (
         ["python", "-c", "import time; print('hello', flush=True); time.sleep(60)"],

@@ -3,7 +3,8 @@
 Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `autotuned` (seconds),
 `warm` (steps; of a script `pause_s`, its longest pause), `started`, any number of `progress`
 (steps, samples), `held` (steps) and `saved`, `done` where its work is a number of steps, `stopped`
-(steps, peaks of memory; steps.npz is written).
+(steps, peaks of memory; of a script `starts_ns`, when each of its runs was started, and
+`optimizer`, the class of the one that counts; steps.npz is written).
 `error` (class, message, phase, out_of_memory, unsupported) may come at any time. `exited` (code,
 signal) is the last; the fork server sends it.
 

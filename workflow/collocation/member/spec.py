@@ -122,13 +122,15 @@ class ScriptSpec:
     command: program and arguments, in which {seed} and {batch_size} are filled in. working_folder:
     where it runs. steps: "auto" to count the steps of its optimizer or its calls of models.hook, or
     a pattern over its output with the group `step`. step_timeout_s: so long without a step ends
-    the cell.
+    the cell; ten times as long while its processes work. restarts: a run that made a step and ended
+    with exit code 0 is started again.
     """
 
     command: list[str]
     working_folder: str
     steps: str
     step_timeout_s: float
+    restarts: bool = False
 
 
 # Kinds of job that are not trained by models/.

@@ -103,8 +103,6 @@ class MemberRecord(RecordPart):
     exit_code: int | None = None
     signal: int | None = None
     error: str | None = None
-    optimizer: str | None = None
-    starts_ns: list[int] = []
     cores: list[int] = []
     threads: int | None = None
     parameters: int | None = None
@@ -119,6 +117,8 @@ class MemberRecord(RecordPart):
     build_s: dict[str, float] = {}
     input_share: float | None = None  # in older records only
     data_wait_share: float | None = None
+    optimizer: str | None = None  # of a script: the class of the one whose steps count
+    starts_ns: list[int] = []  # of a script: when each of its runs was started
     windows: dict[str, Rate] = {}
     epochs: list = Field([], exclude=True)  # in older records only
     loss: Loss = Loss()

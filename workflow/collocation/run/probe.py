@@ -219,7 +219,7 @@ class Probe(Conductor):
         for name, slices in spans.items():
             seconds = round(sum(end - start for start, end in slices) / 1e9, 6)
             self._add_window(name, conditions[name], slices[0][0], slices[-1][1], seconds, slices)
-        self._save([lone])
+        self._save([lone, *{m.member: m for members in sets.values() for m in members}.values()])
 
     def _in_windows(
         self, lone: TrackedMember, sets: dict[str, list[TrackedMember]], until_s: float
@@ -255,18 +255,28 @@ class Probe(Conductor):
             self.process_events(late)
 
     def _contradicts_itself(self) -> bool:
-        """Whether the job alone had another rate in turns than before, and was not seen since."""
+        """Whether the job alone has to be seen once more.
+
+        In turns it had another rate than before, or a set did more than its number of jobs can.
+        """
         windows = {window.name: window for window in self.windows}
         if IN_TURNS not in windows or AGAIN in windows:
             return False
-        in_turns = slices_rate(
-            self._step_ends(self.members[0]),
-            windows[IN_TURNS].spans,
-            round(self.drop_s * 1e9),
-            batch_size=1,
-        ).samples_per_s
+        in_turns = self._rate_in_turns(windows[IN_TURNS])
         rates = sorted([self._rate_alone(), in_turns])
-        return rates[0] < (1 - AGREE) * rates[1]
+        if rates[0] < (1 - AGREE) * rates[1]:
+            return True
+        measured = [(job_set.n, windows.get(job_set.name)) for job_set in self.sets]
+        return any(
+            window and window.spans and self._rate_in_turns(window) > n * in_turns
+            for n, window in measured
+        )
+
+    def _rate_in_turns(self, window: Window) -> float:
+        """Steps per second of all members of a window that has turns."""
+        drop_ns = round(self.drop_s * 1e9)
+        ends = [self._step_ends(self.server.members[index]) for index in window.members]
+        return sum(slices_rate(each, window.spans, drop_ns, 1).samples_per_s for each in ends)
 
     # -- windows ---------------------------------------------------------------------------------
 

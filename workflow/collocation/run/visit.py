@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import psutil
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.member.spec import ScriptSpec
 from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.record import provenance
 from workflow.collocation.record.probe import PROBE_FILE, ProbeRecord, write_probe
@@ -179,6 +180,8 @@ class Visit:
                 scratch,
                 replicate=1,
             )
+            if isinstance(specs[0].job, ScriptSpec):  # one that ends is started again
+                specs = [replace(spec, job=replace(spec.job, restarts=True)) for spec in specs]
             copies: dict[str, list[int]] = {}
             for member, method in enumerate(self.spec.methods):
                 copies.setdefault(method, []).append(member)
