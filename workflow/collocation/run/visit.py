@@ -120,7 +120,6 @@ def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
     report: called often with what is done now. Raises ValueError with one line where nothing can
     be measured here, and KeyboardInterrupt after a signal that ends this process.
     """
-    began_s, started_at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     log = task.folder / "log"
     log.mkdir(parents=True)
     display = ProbeDisplay(log / "probe.log", report)
@@ -132,9 +131,8 @@ def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
         report("waiting", f"the {'GPU' if device else 'CPU'} is held by {words}")
 
     with _interruptible(), device_lock(device.uuid if device else "cpu", holder, wait) as lock:
-        visit = Visit(task, display, began_s, lock)
         try:
-            record = visit.measure(choose, started_at)
+            record = Visit(task, display, lock).measure(choose)
         except (GpuBusy, NotInForce, Unsupported) as error:
             raise ValueError(str(error)) from None
     write_probe(task.folder / PROBE_FILE, record)
@@ -144,8 +142,10 @@ def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
 class Visit:
     """Measures while the device is locked. lock: descriptor of the lock, which copies keep open."""
 
-    def __init__(self, task: ProbeTask, display: ProbeDisplay, began_s: float, lock: int):
-        self.task, self.display, self.began_s, self.lock = task, display, began_s, lock
+    def __init__(self, task: ProbeTask, display: ProbeDisplay, lock: int):
+        self.task, self.display, self.lock = task, display, lock
+        self.began_s = time.monotonic()  # the wait for the lock is not part of the task's time
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.device, self.folder = task.device, task.folder
         self.host = provenance.describe_host(cores.usable(), cores.quota())
         self.max_cpus = cores.keep_to_share(task.device)
@@ -153,7 +153,7 @@ class Visit:
         if reason := refusal(self.spec, self.device):
             raise Unsupported(reason)
 
-    def measure(self, choose: Choose, started_at: str) -> ProbeRecord:
+    def measure(self, choose: Choose) -> ProbeRecord:
         """Set everything up, run the probe, and make its record."""
         numa_node = self.device and self.device.numa_node
         core_sets, flags = cores.plan_conditions(self.spec.shares(), numa_node, self.max_cpus)
@@ -204,7 +204,7 @@ class Visit:
             probe.read_telemetry = lambda: self._telemetry_so_far(probe)
             watch.see_idle()
             probe.run()
-            return self._record(probe, flags, started_at, scratch)
+            return self._record(probe, flags, scratch)
 
     def _telemetry_so_far(self, probe: Probe) -> tuple[Telemetry, int | None]:
         """The telemetry of the windows so far, and the most device memory in use, in bytes."""
@@ -223,9 +223,7 @@ class Visit:
             facts["own"] = own | probe.sharing.nvml_pids()
         return facts
 
-    def _record(
-        self, probe: Probe, flags: list[str], started_at: str, scratch: Path
-    ) -> ProbeRecord:
+    def _record(self, probe: Probe, flags: list[str], scratch: Path) -> ProbeRecord:
         """Make the record; writes the series of steps and of telemetry to files."""
         records = StepRecords(probe.windows, probe.drop_s)
         members = [tracked.record() for tracked in probe.members]
@@ -240,7 +238,7 @@ class Visit:
         return ProbeRecord(
             job=self.task.job.to_json(),
             workload=self.task.workload,
-            started_at=started_at,
+            started_at=self.started_at,
             gpu=self.device and GpuRecord.model_validate(self.device, from_attributes=True),
             host=self.host | {"usable_cores": len(probe.specs[0].cores)},
             provenance=provenance.collect_provenance(driver, code_digest())
