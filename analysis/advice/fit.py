@@ -6,6 +6,7 @@ those over all hosts.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +80,9 @@ def left_out_errors(sets: Sequence[MeasuredSet]) -> np.ndarray:
     return errors
 
 
-def _error_summary(sets: Sequence[MeasuredSet], errors: Sequence[float]) -> dict:
+def _error_summary(errors_of_sets: Sequence[tuple[MeasuredSet, float]]) -> dict:
     """Counts, mean and quantiles of the errors' size, and the worst set."""
+    sets, errors = zip(*errors_of_sets, strict=True)
     middle, most = np.quantile(np.abs(errors), [0.5, 0.9])
     worst = int(np.argmax(np.abs(errors)))
     return {
@@ -93,13 +95,31 @@ def _error_summary(sets: Sequence[MeasuredSet], errors: Sequence[float]) -> dict
     }
 
 
+def _rescaled_summary(errors: Sequence[tuple[MeasuredSet, float]]) -> dict:
+    """Errors of a group's sets, each rescaled by each other set of copies of the same job.
+
+    Empty for less than two workloads, as the error of one says nothing about others.
+    """
+    rescaled = []
+    for (measured, measured_error), (other, error) in permutations(errors, 2):
+        if measured.copies_of and measured.copies_of == other.copies_of:
+            sizes = len(other.alone), len(measured.alone)
+            predicted, ratio = other.stp / (1 + error), 1 + measured_error
+            stp = predict.rescaled_stp(predicted, other.group, *sizes, ratio)
+            rescaled.append((other, other.stp / stp - 1))
+    if len({other.workloads for other, _ in rescaled}) < 2:
+        return {}
+    return {"rescaled": _error_summary(rescaled)}
+
+
 def _read_unseen_sets() -> list[MeasuredSet]:
     """Sets of copies of a job that no study has, measured to try the predictor."""
     sets = []
     for row in pd.read_csv(UNSEEN_FILE).itertuples():
         alone = (AloneActivity(row.gract, row.smact),) * row.n
         name = f"{row.n}x {row.job}"
-        sets.append(MeasuredSet(name, frozenset([row.job]), row.method, alone, row.stp))
+        workloads = frozenset([row.job])
+        sets.append(MeasuredSet(name, workloads, row.method, alone, row.stp, copies_of=row.job))
     return sets
 
 
@@ -120,16 +140,16 @@ def predictor_content(
         method, kind = group
         in_group = [pair for pair in errors if pair[0].group == group]
         entry = {name: round(value, 6) for name, value in constants[group].items()}
-        entry |= _error_summary(*zip(*in_group, strict=True))
+        entry |= _error_summary(in_group) | _rescaled_summary(in_group)
         new = [measured for measured in unseen if measured.group == group]
+        new_errors = [(measured, measured.measured_over(constants[group])) for measured in new]
         if new:
-            new_errors = [measured.measured_over(constants[group]) for measured in new]
-            entry["unseen"] = _error_summary(new, new_errors)
+            entry["unseen"] = _error_summary(new_errors) | _rescaled_summary(new_errors)
         content["constants"][method][kind] = entry
     for method in DEMAND:
         mixes = [pair for pair in errors if pair[0].method == method and len(pair[0].workloads) > 1]
         if mixes:
-            content["mixes"][method] = _error_summary(*zip(*mixes, strict=True))
+            content["mixes"][method] = _error_summary(mixes)
     return content
 
 

@@ -83,14 +83,47 @@ def predict_stp(method: str, alone: Sequence[AloneActivity]) -> Prediction:
     """Predicts the STP of jobs together; `alone` has one entry for each of at least two jobs."""
     constants = predictor_constants()[method][gap_kind(alone)]
     stp = float(set_stp(len(alone), gpu_demand(method, alone), constants))
-    error = constants.get("unseen", constants)["error_90"]
+    return _with_band(stp, constants.get("unseen", constants))
+
+
+def predict_rescaled(
+    method: str, job: AloneActivity, n: int, measured_n: int, measured_stp: float
+) -> Prediction:
+    """Predicts the STP of n copies of a job from it alone and a measured set of measured_n copies.
+
+    Both sets are by `method`: a set by another method is of no help.
+    """
+    kind = gap_kind([job])
+    predicted, at_measured = (predict_stp(method, [job] * of).stp for of in (n, measured_n))
+    stp = rescaled_stp(predicted, (method, kind), n, measured_n, measured_stp / at_measured)
+    constants = predictor_constants()[method][kind]
+    errors = constants.get("unseen", constants)
+    return _with_band(stp, errors.get("rescaled", errors))
+
+
+def rescaled_stp(
+    stp: float, group: tuple[str, str], n: int, measured_n: int, ratio: float
+) -> float:
+    """STP of n copies of a job, once a set of measured_n copies was measured by the same method.
+
+    stp: as predicted from the job alone. group: method and kind of both sets. ratio: measured over
+    predicted STP of the measured set. It holds for larger sets as well; smaller ones, whose jobs
+    meet less on the GPU, share less of it.
+    """
+    least = 1 if group == ("mps", NO_GAPS) else 0
+    return min(n, max(least, stp * ratio ** min(1, n / measured_n)))
+
+
+def _with_band(stp: float, errors: Mapping[str, float]) -> Prediction:
+    error = errors["error_90"]
     return Prediction(stp, stp * (1 - error), stp * (1 + error), error)
 
 
 class MeasuredSet(NamedTuple):
     """A measured set: its workloads, what each job showed alone, and the STP of all together.
 
-    place: in a study, its scenario, implementation and method.
+    place: in a study, its scenario, implementation and method. copies_of: study, job and
+    implementation of a set of copies of one job; empty for a mix.
     """
 
     id: str
@@ -99,6 +132,7 @@ class MeasuredSet(NamedTuple):
     alone: tuple[AloneActivity, ...]
     stp: float
     place: Mapping[str, str] = {}
+    copies_of: str = ""
 
     @property
     def group(self) -> tuple[str, str]:
@@ -129,11 +163,14 @@ def measured_sets(estimates: pd.DataFrame, study: str = "") -> Iterator[Measured
                 shares = [_mean_on(estimates, hosts, share) for share in shares]
                 alone += [AloneActivity(*shares)] * count
             if np.isfinite([stp.value, *np.ravel(alone)]).all():
+                copies_of = ""
+                if not scenario.mixed:
+                    copies_of = f"{study} {place['scenario']}/{stp.implementation}"
                 name = f"{study} {stp.scenario}/{stp.implementation}".strip()
                 workloads = frozenset(job for job, _ in scenario.parts)
                 columns = ("scenario", "implementation", "method")
                 place = {column: getattr(stp, column) for column in columns}
-                yield MeasuredSet(name, workloads, method, tuple(alone), stp.value, place)
+                yield MeasuredSet(name, workloads, method, (*alone,), stp.value, place, copies_of)
 
 
 def _mean_on(estimates: pd.DataFrame, hosts: set[str], row: table.Row | None) -> float:

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from analysis.advice import fit, predict
@@ -23,6 +23,7 @@ from tests.studio import REPOSITORY
 SHARES = st.floats(0, 1)
 JOBS = st.builds(AloneActivity, SHARES, SHARES)
 NO_GAPS_JOBS = st.builds(AloneActivity, st.floats(NO_GAPS_FROM, 1), SHARES)
+COUNTS = st.integers(2, 24)
 METHODS = st.sampled_from(sorted(DEMAND))
 
 
@@ -40,13 +41,13 @@ def test_two_small_jobs_run_as_if_alone(method, job):
     assert 1.96 <= predict.predict_stp(method, [job] * 2).stp <= 2
 
 
-@given(METHODS, JOBS, st.integers(2, 23))
+@given(METHODS, JOBS, COUNTS)
 def test_more_of_a_job_never_do_less(method, job, n):
     fewer, more = (predict.predict_stp(method, [job] * count).stp for count in (n, n + 1))
     assert fewer <= more * (1 + 1e-9)
 
 
-@given(METHODS, JOBS, JOBS, st.integers(2, 24))
+@given(METHODS, JOBS, JOBS, COUNTS)
 def test_jobs_that_fill_more_of_the_gpu_gain_less(method, a, b, n):
     """If one has gaps and the other has none, roughly: their forms are not the same."""
     alone = [[AloneActivity(*map(of, a, b))] * n for of in (min, max)]
@@ -59,6 +60,29 @@ def test_jobs_that_fill_more_of_the_gpu_gain_less(method, a, b, n):
 def test_jobs_without_gaps_lose_nothing_under_mps_and_the_switches_as_separate_processes(alone):
     assert predict.predict_stp("mps", alone).stp >= 1
     assert predict.predict_stp("naive", alone).stp == pytest.approx(0.9, rel=0.06)
+
+
+@given(METHODS, JOBS, COUNTS, COUNTS)
+def test_a_set_measured_as_predicted_changes_no_other_prediction(method, job, n, measured_n):
+    stp, as_measured = (predict.predict_stp(method, [job] * of).stp for of in (n, measured_n))
+    rescaled = predict.predict_rescaled(method, job, n, measured_n, as_measured)
+    assert rescaled.stp == pytest.approx(stp)
+    assert rescaled.error <= predict.predict_stp(method, [job] * n).error
+
+
+@given(METHODS, JOBS, COUNTS, COUNTS, st.lists(st.floats(0.1, 30), min_size=2, max_size=2))
+def test_a_larger_gain_measured_means_larger_gains_in_bounds(method, job, n, measured_n, gains):
+    least = 1 if method == "mps" and job.gract >= NO_GAPS_FROM else 0
+    low, high = (
+        predict.predict_rescaled(method, job, n, measured_n, gain).stp for gain in sorted(gains)
+    )
+    assert least <= low <= high <= n and low > 0
+
+
+@given(METHODS, JOBS, COUNTS, st.floats(0.1, 30))
+def test_a_set_is_rescaled_to_what_it_measured(method, job, n, gain):
+    assume(gain <= n and (method == "naive" or gain >= 1))
+    assert predict.predict_rescaled(method, job, n, n, gain).stp == pytest.approx(gain)
 
 
 def test_a_set_without_gaps_is_one_none_of_whose_jobs_has_any():
@@ -120,6 +144,25 @@ def test_the_error_of_a_set_is_that_of_a_fit_that_has_seen_none_of_its_jobs():
             assert error == pytest.approx(-0.5, abs=0.01), each.id
 
 
+@pytest.mark.parametrize("jobs", [("x",), ("x", "y")])
+def test_each_set_is_rescaled_by_each_other_of_its_job_if_that_tells_of_other_jobs(jobs):
+    def measured(job, n):
+        """Off by a tenth for each job: four tell all about two, two not all about four."""
+        stp = 0.9**n * set_stp(n, 0.9 * n, known()["naive", "gaps"])
+        alone = (AloneActivity(0.9, 0.6),) * n
+        return MeasuredSet(f"{n}x {job}", frozenset([job]), "naive", alone, stp, copies_of=job)
+
+    new = [measured(job, n) for job in jobs for n in (2, 4)]
+    content = fit.predictor_content({"s": [*sets()]}, new)
+    errors = content["constants"]["naive"]["gaps"]["unseen"]
+    assert errors["error_90"] == pytest.approx(1 - 0.9**4, abs=0.05)
+    assert ("rescaled" in errors) is (len(jobs) == 2)
+    if len(jobs) == 2:
+        assert errors["rescaled"]["sets"] == 4
+        assert errors["rescaled"]["worst"] == {"4x x": pytest.approx(0.9**2 - 1, abs=1e-3)}
+        assert errors["rescaled"]["error_mean"] == pytest.approx((1 - 0.9**2) / 2, abs=1e-3)
+
+
 def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known():
     def alone(scenario, *quantities, **more):
         return [number(q, scenario, "naive", value=v, **more) for q, v in quantities]
@@ -139,7 +182,8 @@ def test_a_set_counts_if_its_gain_and_both_numbers_of_each_job_alone_are_known()
         ("s 3x_a--files/paper_step", "mps"),
     ]
     mix = found["s 2x_b+1x_a/paper_step", "mps"]
-    assert (mix.workloads, mix.stp) == ({"a", "b"}, 1.2)
+    assert (mix.workloads, mix.stp, mix.copies_of) == ({"a", "b"}, 1.2, "")
+    assert found["s 2x_a/paper_step", "mps"].copies_of == "s 1x_a/paper_step"
     assert predict.gpu_demand("naive", mix.alone) == pytest.approx(2.3)
     assert predict.gpu_demand("mps", mix.alone) == pytest.approx(1.85)
     assert found["s 3x_a--files/paper_step", "mps"].alone == (AloneActivity(0.1, 0.05),) * 3
@@ -204,7 +248,9 @@ def test_methods_tell_the_errors_of_the_file():
                     sizes = [errors[f"error_{size}"] for size in ("50", "mean", "90")]
                     row = f"| `{method}` | {jobs} | {errors['sets']} | "
                     row += " | ".join(f"{100 * size:.1f}" for size in sizes)
-                    assert f"{row} |" in told
+                    rescaled = errors.get("rescaled")
+                    row += f" | {100 * rescaled['error_90']:.1f} |" if rescaled else " | – |"
+                    assert row in told
     mixes = [f"{100 * found['mixes'][method]['error_50']:.1f} %" for method in DEMAND]
     assert " and ".join(mixes) in told
 
