@@ -1,9 +1,9 @@
 """The throughput gain (STP) of a set, predicted from what each of its jobs shows alone.
 
-The prediction is n / (1 + (k X)^p)^(1/p): n while the GPU has room for all jobs, n / (k X) when it
-is full. X sums over the jobs: GRACT alone for separate processes, which take turns; SMACT alone
-under MPS, where kernels run side by side. predictor.yaml holds the constants, and the errors for
-jobs left out of the fit; analysis.advice.fit writes it.
+A full GPU does n / (k X). X sums over the jobs: GRACT alone for separate processes, which take
+turns; SMACT alone under MPS, where kernels run side by side. How near a set comes to that, and
+whether it has gaps that others fill, is in `set_stp`. predictor.yaml holds the constants, and the
+errors for jobs left out of the fit; analysis.advice.fit writes it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,9 +47,20 @@ class Prediction(NamedTuple):
     error: float
 
 
-def saturating_stp(n, demand, k, p):
-    """STP of n jobs that ask for `demand` GPUs in all; numbers or arrays."""
-    return n / (1 + (k * demand) ** p) ** (1 / p)
+def set_stp(n, demand, constants: Mapping[str, float]):
+    """STP of n jobs, at least two, that ask for `demand` GPUs in all; numbers or arrays.
+
+    constants: k, and p if the set has gaps, or tau if it has none under MPS.
+    """
+    load = constants["k"] * demand
+    if "p" in constants:  # n while the GPU has room for all jobs
+        return n / (1 + load ** constants["p"]) ** (1 / constants["p"])
+    if "tau" not in constants:  # processes take turns, and switches between them take time
+        return n / load
+    # The more jobs, the rarer is an SM that no kernel uses, but not at once. And kernels side by
+    # side never do less than those of one job.
+    full = np.maximum(1, n / np.maximum(1, load))
+    return 1 + (full - 1) * (1 - np.exp((1 - n) / constants["tau"]))
 
 
 def gap_kind(alone: Sequence[AloneActivity]) -> str:
@@ -64,22 +75,55 @@ def gpu_demand(method: str, alone: Sequence[AloneActivity]) -> float:
 
 @lru_cache
 def predictor_constants() -> Mapping[str, Mapping[str, Mapping]]:
-    """Reads the shipped constants: method → kind of set → k, p, and errors."""
+    """Reads the shipped constants: method → kind of set → those of `set_stp`, and errors."""
     return yaml.safe_load(PREDICTOR_FILE.read_text(encoding="utf-8"))["constants"]
 
 
 def predict_stp(method: str, alone: Sequence[AloneActivity]) -> Prediction:
-    """Predicts the STP of jobs together; `alone` has one entry for each job of the set."""
+    """Predicts the STP of jobs together; `alone` has one entry for each of at least two jobs."""
     constants = predictor_constants()[method][gap_kind(alone)]
-    stp = saturating_stp(len(alone), gpu_demand(method, alone), constants["k"], constants["p"])
-    error = constants.get("unseen", constants)["error_90"]
+    stp = float(set_stp(len(alone), gpu_demand(method, alone), constants))
+    return _with_band(stp, constants.get("unseen", constants))
+
+
+def predict_rescaled(
+    method: str, job: AloneActivity, n: int, measured_n: int, measured_stp: float
+) -> Prediction:
+    """Predicts the STP of n copies of a job from it alone and a measured set of measured_n copies.
+
+    Both sets are by `method`: a set by another method is of no help.
+    """
+    kind = gap_kind([job])
+    predicted, at_measured = (predict_stp(method, [job] * of).stp for of in (n, measured_n))
+    stp = rescaled_stp(predicted, (method, kind), n, measured_n, measured_stp / at_measured)
+    constants = predictor_constants()[method][kind]
+    errors = constants.get("unseen", constants)
+    return _with_band(stp, errors.get("rescaled", errors))
+
+
+def rescaled_stp(
+    stp: float, group: tuple[str, str], n: int, measured_n: int, ratio: float
+) -> float:
+    """STP of n copies of a job, once a set of measured_n copies was measured by the same method.
+
+    stp: as predicted from the job alone. group: method and kind of both sets. ratio: measured over
+    predicted STP of the measured set. It holds for larger sets as well; smaller ones, whose jobs
+    meet less on the GPU, share less of it.
+    """
+    least = 1 if group == ("mps", NO_GAPS) else 0
+    return min(n, max(least, stp * ratio ** min(1, n / measured_n)))
+
+
+def _with_band(stp: float, errors: Mapping[str, float]) -> Prediction:
+    error = errors["error_90"]
     return Prediction(stp, stp * (1 - error), stp * (1 + error), error)
 
 
 class MeasuredSet(NamedTuple):
     """A measured set: its workloads, what each job showed alone, and the STP of all together.
 
-    place: in a study, its scenario, implementation and method.
+    place: in a study, its scenario, implementation and method. copies_of: study, job and
+    implementation of a set of copies of one job; empty for a mix.
     """
 
     id: str
@@ -88,16 +132,17 @@ class MeasuredSet(NamedTuple):
     alone: tuple[AloneActivity, ...]
     stp: float
     place: Mapping[str, str] = {}
+    copies_of: str = ""
 
     @property
     def group(self) -> tuple[str, str]:
         """Method and kind of set, which have constants of their own."""
         return self.method, gap_kind(self.alone)
 
-    def measured_over(self, k: float, p: float) -> float:
+    def measured_over(self, constants: Mapping[str, float]) -> float:
         """Measured over predicted STP - 1."""
         demand = gpu_demand(self.method, self.alone)
-        return self.stp / saturating_stp(len(self.alone), demand, k, p) - 1
+        return self.stp / float(set_stp(len(self.alone), demand, constants)) - 1
 
 
 def measured_sets(estimates: pd.DataFrame, study: str = "") -> Iterator[MeasuredSet]:
@@ -118,11 +163,14 @@ def measured_sets(estimates: pd.DataFrame, study: str = "") -> Iterator[Measured
                 shares = [_mean_on(estimates, hosts, share) for share in shares]
                 alone += [AloneActivity(*shares)] * count
             if np.isfinite([stp.value, *np.ravel(alone)]).all():
+                copies_of = ""
+                if not scenario.mixed:
+                    copies_of = f"{study} {place['scenario']}/{stp.implementation}"
                 name = f"{study} {stp.scenario}/{stp.implementation}".strip()
                 workloads = frozenset(job for job, _ in scenario.parts)
                 columns = ("scenario", "implementation", "method")
                 place = {column: getattr(stp, column) for column in columns}
-                yield MeasuredSet(name, workloads, method, tuple(alone), stp.value, place)
+                yield MeasuredSet(name, workloads, method, (*alone,), stp.value, place, copies_of)
 
 
 def _mean_on(estimates: pd.DataFrame, hosts: set[str], row: table.Row | None) -> float:

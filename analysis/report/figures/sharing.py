@@ -35,7 +35,7 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
         rows = gains[gains["jobs"] == n]
         style.points(axes, rows["smact"], rows, color=colour, marker=marker, label=f"{n} jobs")
         if rows["gract"].min() < predict.NO_GAPS_FROM:
-            predicted = predict.saturating_stp(n, n * smact, fitted["k"], fitted["p"])
+            predicted = predict.set_stp(n, n * smact, fitted)
             axes.plot(smact, predicted, color=colour, linewidth=0.8, alpha=0.6)
     named = largest = select.largest(gains, select.JOB)
     if len(largest) > MOST_NAMES:
