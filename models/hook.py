@@ -37,10 +37,12 @@ FACTS = 1024  # bytes
 SIZE = HEADER + 12 * STEPS + FACTS
 # Fields of the header: steps made; the step to wait at; 1 while the script waits; the interval of
 # recorded losses, in steps; 1 to wait for the GPU after each step; ns of work that may be under
-# way, 0 for any; the stage that the script has reached.
-DONE, LIMIT, HELD, EVERY, SYNC, AHEAD, STAGE = range(7)
-# Stages: an interpreter with the counter runs; it has torch; its optimizer is in a CUDA graph.
-PYTHON, TORCH, CAPTURED = 1, 2, 3
+# way, 0 for any; what the script's processes have reached (bits); steps that did not count.
+DONE, LIMIT, HELD, EVERY, SYNC, AHEAD, REACHED, OTHERS = range(8)
+# Bits: Python runs with the counter; torch is loaded; an optimizer is in a CUDA graph; and from
+# LIBRARY on one for each of LIBRARIES, which train without an optimizer that can be counted.
+PYTHON, TORCH, CAPTURED, LIBRARY = 1, 2, 4, 8
+LIBRARIES = ("spacy", "lomo_optim", "jax", "tensorflow", "sklearn", "xgboost", "lightgbm")
 MIN_STEPS_AHEAD = 2  # steps that may always be under way, however long they take
 
 optimizer_facts: dict[str, str] = {}  # set by the counter: the class of the optimizer
@@ -65,15 +67,33 @@ def step(loss=None, from_script: bool = True) -> None:
     _told(loss)
 
 
-def report_stage(stage: int) -> None:
-    """Report how far this process has come, unless another process has come further."""
+def step_of_other() -> None:
+    """Report that an optimizer has stepped which does not count, or not yet."""
+    if isinstance(_told, _Recorder):
+        _told.step_of_other()
+
+
+def date_back(end_ns: list[int]) -> None:
+    """Report steps that ended at these times, all after the last step."""
+    if isinstance(_told, _Recorder):
+        _told.date_back(end_ns)
+
+
+def set_optimizer(name: str) -> None:
+    """Report the class of the optimizer whose steps count from now on."""
+    optimizer_facts["optimizer"] = name
+    if isinstance(_told, _Recorder):
+        _told.write_facts()
+
+
+def report(reached: int) -> None:
+    """Report what this process has reached, as bits."""
     try:
         memory = _open_memory()
     except OSError:
         return
-    offset = 8 * STAGE
-    if int.from_bytes(os.pread(memory, 8, offset), sys.byteorder) < stage:
-        os.pwrite(memory, stage.to_bytes(8, sys.byteorder), offset)
+    before = int.from_bytes(os.pread(memory, 8, 8 * REACHED), sys.byteorder)
+    os.pwrite(memory, (before | reached).to_bytes(8, sys.byteorder), 8 * REACHED)
     os.close(memory)
 
 
@@ -119,11 +139,9 @@ def _connect(from_script: bool):
     except BlockingIOError:  # Another process of the same script was first.
         os.close(memory)
         return _nothing
-    shared = mmap.mmap(memory, SIZE)
-    shared[-FACTS:] = json.dumps({**optimizer_facts, **_device_facts()}).encode().ljust(FACTS)
     pid, _, gate = os.environ[VARIABLE].split()
     os.register_at_fork(after_in_child=_stop_counting_in_child)
-    return _Recorder(shared, os.open(f"/proc/{pid}/fd/{gate}", os.O_RDONLY))
+    return _Recorder(mmap.mmap(memory, SIZE), os.open(f"/proc/{pid}/fd/{gate}", os.O_RDONLY))
 
 
 def _initialised_cuda():
@@ -155,6 +173,8 @@ class _Recorder:
     """
 
     def __init__(self, memory: mmap.mmap, gate: int):
+        self.memory, self.device_facts = memory, _device_facts()
+        self.write_facts()
         self.header, self.times, self.losses = views(memory)
         self.loss_interval = self.header[EVERY]
         self.sync = self.header[SYNC]
@@ -163,14 +183,18 @@ class _Recorder:
         self.gate, self.done, self.cuda = gate, self.header[DONE], None
         self.under_way = deque()  # for each step a CUDA event, and when it was launched
 
+    def write_facts(self) -> None:
+        facts = {**optimizer_facts, **self.device_facts}
+        self.memory[-FACTS:] = json.dumps(facts).encode().ljust(FACTS)
+
     def __call__(self, loss) -> None:
         number = self.done
-        self.cuda = cuda = self.cuda or _initialised_cuda()
         if number == STEPS:
             raise RuntimeError(f"the study keeps at most {STEPS} steps of a job")
-        if cuda and cuda.is_current_stream_capturing():
-            self.header[STAGE] = CAPTURED  # Replays of the graph will call nobody.
+        if self._is_capturing():
+            self.header[REACHED] |= CAPTURED  # Replays of the graph will call nobody.
             return
+        cuda = self.cuda
         if self.sync and cuda:
             cuda.synchronize()
         if number % self.loss_interval == 0:
@@ -183,10 +207,34 @@ class _Recorder:
         if self.done < self.header[LIMIT]:
             self.header[DONE] = self.done
             return
-        if cuda:  # Wait at the barrier with no work under way.
+        if cuda:
             cuda.synchronize()
         self.times[number] = time.monotonic_ns()
         self.header[DONE] = self.done
+        self._wait()
+
+    def step_of_other(self) -> None:
+        if not self._is_capturing():
+            self.header[OTHERS] += 1
+            if self.done >= self.header[LIMIT]:
+                self._wait()
+
+    def date_back(self, end_ns: list[int]) -> None:
+        for moment_ns in end_ns[: STEPS - self.done]:
+            if self.done % self.loss_interval == 0:
+                self.losses[self.done] = float("nan")
+            self.times[self.done] = moment_ns
+            self.done += 1
+        self.header[DONE] = self.done
+
+    def _is_capturing(self) -> bool:
+        self.cuda = self.cuda or _initialised_cuda()
+        return bool(self.cuda) and self.cuda.is_current_stream_capturing()
+
+    def _wait(self) -> None:
+        """Wait at the barrier, with no work under way, until it opens."""
+        if self.cuda:
+            self.cuda.synchronize()
         self.header[HELD] = 1
         while self.done >= self.header[LIMIT]:  # A run before may have left a byte in the gate.
             os.read(self.gate, 1)

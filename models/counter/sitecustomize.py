@@ -1,22 +1,18 @@
-"""Counts the steps of an unchanged training script: every step of its first optimizer is one.
+"""Counts the steps of an unchanged training script by its optimizer.
 
 Python imports a module of this name when it starts. The study puts this folder first on the
-script's PYTHONPATH, so that its processes get it, and those that they start. torch calls the
-counter below after each step of any optimizer. This module draws no random number, imports nothing
-heavy, and runs the `sitecustomize` that it hides.
+script's PYTHONPATH, so that its processes get it, and those that they start. models/step_counter.py
+is called after each step of any optimizer of torch, of fastai, and of Keras on torch. This module
+draws no random number, imports nothing heavy, and runs the `sitecustomize` that it hides.
 """
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
 import sys
-import weakref
+from contextlib import suppress
 from pathlib import Path
-
-OPTIMIZER_MODULE = "torch.optim.optimizer"
-# Steps of another optimizer that make it the counted one: more than a GAN's critic makes for each
-# step of the generator.
-TAKEOVER_STEPS = 20
 
 
 def _load_file(name: str, path: Path):
@@ -26,13 +22,15 @@ def _load_file(name: str, path: Path):
     return module
 
 
-class OptimizerImportHook:
-    """Registers the counter with torch's optimizers as soon as their module is imported."""
+class ImportHook:
+    """Calls functions with modules that have just been imported. by_module: these functions."""
+
+    def __init__(self, by_module: dict):
+        self.by_module = by_module
 
     def find_spec(self, name, path=None, target=None):
-        if name != OPTIMIZER_MODULE:
+        if name not in self.by_module:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return spec
@@ -40,39 +38,45 @@ class OptimizerImportHook:
 
         def exec_module(module):
             run_module(module)
-            # torch before 2.0 has no such hook; there, only the script itself can report steps.
-            register = getattr(module, "register_optimizer_step_post_hook", None)
-            if register:
-                register(StepCounter())
-            hook.report_stage(hook.TORCH)
+            with suppress(AttributeError):  # in a version of the library that is not known
+                self.by_module[name](module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-class StepCounter:
-    """Counts the steps of one optimizer, the first that steps.
+def count_torch(module) -> None:
+    # torch before 2.0 has no such hook; there, only the script itself can report steps.
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register:
+        register(counter)
+    hook.report(hook.TORCH)
 
-    Another one takes its place once it is deleted, or once the other has made TAKEOVER_STEPS since
-    its last step, as in a second phase of training.
-    """
 
-    def __init__(self):
-        self.counted = None  # a weak reference to the optimizer
-        self.other_steps: dict[int, int] = {}  # by id of the optimizer, since the last counted step
+def count_calls(owner: type, name: str) -> None:
+    """Have this method of an optimizer call the counter."""
+    method = getattr(owner, name)
 
-    def __call__(self, optimizer, args, kwargs) -> None:
-        counted = self.counted and self.counted()
-        if counted is not None and counted is not optimizer:
-            steps = self.other_steps.get(id(optimizer), 0) + 1
-            self.other_steps[id(optimizer)] = steps
-            if steps < TAKEOVER_STEPS:
-                return
-        if counted is not optimizer:
-            self.counted = weakref.ref(optimizer)
-            hook.optimizer_facts["optimizer"] = type(optimizer).__name__
-        self.other_steps.clear()
-        hook.step(from_script=False)
+    @functools.wraps(method)
+    def step(self, *args, **kwargs):
+        returned = method(self, *args, **kwargs)
+        counter(self)
+        return returned
+
+    setattr(owner, name, step)
+
+
+def count_fastai(module) -> None:
+    count_calls(module.Optimizer, "step")
+
+
+def count_keras(module) -> None:
+    if module.backend.backend() == "torch":  # Others compile the step, and call this only once.
+        count_calls(module.BaseOptimizer, "apply")
+
+
+def report_library(module) -> None:
+    hook.report(hook.LIBRARY << hook.LIBRARIES.index(module.__name__))
 
 
 def _run_hidden_sitecustomize(folder: Path) -> None:
@@ -87,6 +91,12 @@ def _run_hidden_sitecustomize(folder: Path) -> None:
 _folder = Path(__file__).resolve().parent
 if "COLLOCATION_HOOK" in os.environ:
     hook = _load_file("_collocation_hook", _folder.parent / "hook.py")
-    hook.report_stage(hook.PYTHON)
-    sys.meta_path.insert(0, OptimizerImportHook())
+    hook.report(hook.PYTHON)
+    step_counter = _load_file("_collocation_step_counter", _folder.parent / "step_counter.py")
+    counter = step_counter.StepCounter(hook)
+    on_import = dict.fromkeys(hook.LIBRARIES, report_library)
+    on_import["torch.optim.optimizer"] = count_torch
+    on_import["fastai.optimizer"] = count_fastai
+    on_import["keras.src.optimizers.base_optimizer"] = count_keras
+    sys.meta_path.insert(0, ImportHook(on_import))
 _run_hidden_sitecustomize(_folder)

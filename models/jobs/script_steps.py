@@ -15,6 +15,13 @@ from models.jobs.script_output import ScriptOutput
 from workflow.collocation.member.spec import MemberSpec
 
 FOREVER = 1 << 62
+# A script works while its processes use this share of a core, or one of them compiles. They are
+# looked at LOOKS times in the time for a step; if they work, it is PATIENCE times as long.
+BUSY_CORE = 0.1
+COMPILERS = {"cc1", "cc1plus", "cicc", "g++", "gcc", "ninja", "nvcc", "ptxas", "triton"}
+LOOKS, PATIENCE = 10, 10
+# Scripts that are trained by torch may load the others too, for their metrics or their logs.
+NAMED_BESIDE_TORCH = ("spacy", "lomo_optim")
 
 
 class HookedSteps:
@@ -33,31 +40,40 @@ class HookedSteps:
         self.header[hook.SYNC] = int(spec.implementation.sync)
         self.header[hook.AHEAD] = round(1e9 * (spec.launched_ahead_s or 0))
         self.step_timeout_s = spec.job.step_timeout_s
-        self._last_progress, self._progressed_s = None, 0.0
+        self._last_progress = None
         self.environment = {hook.VARIABLE: f"{os.getpid()} {memory_fd} {script_gate}"}
 
     def begin_run(self) -> None:
         """Forget how far the last run came, but neither its steps nor that it is to be held."""
-        self.header[hook.STAGE] = self.header[hook.HELD] = 0
-        self._progressed_s = time.monotonic()
+        self.header[hook.REACHED] = self.header[hook.HELD] = 0
+        self._last_progress = None
 
     def take_line(self, line: str) -> None:
         """Ignore a line of output: it contains no steps."""
 
     def problem(self, output: ScriptOutput) -> str | None:
-        """Why no step came for too long, and what to do about it; None while steps come."""
-        stage, now = self.header[hook.STAGE], time.monotonic()
-        if (stage, self.done) != self._last_progress:
-            self._last_progress, self._progressed_s = (stage, self.done), now
-        if now - self._progressed_s < self.step_timeout_s:
+        """Why no step came for too long, and what to do about it; None while one may still come."""
+        reached, now = self.header[hook.REACHED], time.monotonic()
+        progress = (reached, self.done, self.header[hook.OTHERS])
+        if progress != self._last_progress:
+            self._last_progress, self._cpu_s = progress, None
+            self._progressed_s = self._worked_s = self._looked_s = now
+        if now - self._looked_s >= self.step_timeout_s / LOOKS:
+            self._look_at_processes(now)
+        library = None if self.done else _uncounted_library(reached)
+        began_s = self._progressed_s if library else self._worked_s
+        waited_s = now - self._progressed_s
+        if now - began_s < self.step_timeout_s and waited_s < PATIENCE * self.step_timeout_s:
             return None
-        if stage == hook.CAPTURED:
+        if reached & hook.CAPTURED:
             reason = "its optimizer was captured in a CUDA graph, and a replay tells nobody"
         elif self.done:
             reason = f"after {self.done} steps no optimizer has made another"
-        elif stage == hook.TORCH:
-            reason = "torch is loaded, and no optimizer of torch.optim has made a step"
-        elif stage == hook.PYTHON:
+        elif library:
+            reason = f"it has loaded {library}, whose steps are not counted"
+        elif reached & hook.TORCH:
+            reason = "torch is loaded, and no optimizer of torch.optim, fastai or Keras has stepped"
+        elif reached & hook.PYTHON:
             reason = "Python runs, and has not loaded torch"
         else:
             reason = (
@@ -66,10 +82,20 @@ class HookedSteps:
             )
         lines = " | ".join(output.newest(3))
         return (
-            f"no step for {self.step_timeout_s:g} s: {reason}. Is it the right script? Call "
+            f"no step for {waited_s:.0f} s: {reason}. Is it the right script? Call "
             "models.hook.step after each step (docs/own-job.md), give a pattern of its output as "
             f"`steps`, or a larger first_step_s. It said last: {lines or 'nothing'}"
         )
+
+    def _look_at_processes(self, now: float) -> None:
+        """Note whether the script's processes have worked since the last look."""
+        processes = psutil.Process().children(recursive=True)
+        cpu_s = sum(act_on_living(processes, lambda process: sum(process.cpu_times()[:4])))
+        compiles = not COMPILERS.isdisjoint(act_on_living(processes, psutil.Process.name))
+        used_s = 0 if self._cpu_s is None else cpu_s - self._cpu_s
+        if compiles or used_s > BUSY_CORE * (now - self._looked_s):
+            self._worked_s = now
+        self._looked_s, self._cpu_s = now, cpu_s
 
     @property
     def facts(self) -> dict:
@@ -102,6 +128,13 @@ class HookedSteps:
         candidates = range(0, end, self.loss_interval)
         loss_steps = [step for step in candidates if not np.isnan(self.losses[step])]
         return self.times[first:end], loss_steps, [self.losses[step] for step in loss_steps]
+
+
+def _uncounted_library(reached: int) -> str | None:
+    """A library that the script has loaded, and by which it may train uncounted."""
+    names = NAMED_BESIDE_TORCH if reached & hook.TORCH else hook.LIBRARIES
+    loaded = [name for name in names if reached & hook.LIBRARY << hook.LIBRARIES.index(name)]
+    return loaded[0] if loaded else None
 
 
 def act_on_living(processes: list[psutil.Process], act: Callable) -> list:
