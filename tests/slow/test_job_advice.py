@@ -239,6 +239,17 @@ def test_what_to_know_before_a_verdict_is_believed(told, note):
     assert any(re.search(note, each) for each in told.notes()), told.notes()
 
 
+def test_other_predictions_follow_from_the_set_that_was_measured():
+    """By the same method; a set in doubt says nothing."""
+    before = {(e["jobs"], e["method"]): e["stp"] for e in decision().as_json()["predicted"]}
+    low = measured(4, "mps", 2.5, 1.6)
+    for sets, changes in (([low], True), ([measured(4, "mps", 2.5, 1.6, doubt="x")], False)):
+        after = {(e["jobs"], e["method"]): e for e in decision(sets).as_json()["predicted"]}
+        assert after[6, "naive"]["stp"] == before[6, "naive"]
+        assert (after[6, "mps"]["stp"] < before[6, "mps"]) is changes
+        assert after[6, "mps"]["rescaled"] is changes
+
+
 def test_sets_are_chosen_from_what_the_job_alone_shows():
     sentences = []
     window = WindowTelemetry(seconds=9.0, entities={"gpu": SHARES | {"power": 300.0}})

@@ -14,6 +14,7 @@ from analysis.advice.job import answer
 from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
 from analysis.advice.job.numbers import Estimate, ProbeNumbers, numbers_of
 from analysis.advice.job.request import COMMAND_FILE, Request
+from analysis.advice.predict import AloneActivity, predict_rescaled
 from analysis.estimates.records import flags
 from workflow.collocation.record.probe import JobSet, LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
@@ -211,7 +212,6 @@ class Decision:
         """The content of advice.json; its first keys are those of a Recipe."""
         request, job, start = self.request, self.job, self.start
         bounds = {"slowdown": request.max_slowdown, "memory_gb": request.max_memory_gb}
-        predicted = [option for option in self.sets if option.prediction]
         return {
             "run": redacted_words(request.command),
             "folder": request.directory,
@@ -225,10 +225,7 @@ class Decision:
             "bounds": {name: most if isfinite(most) else None for name, most in bounds.items()},
             "card": job.card,
             "alone": self._alone(),
-            "predicted": [
-                {"jobs": option.n, "method": option.method, **option.prediction._asdict()}
-                for option in predicted
-            ],
+            "predicted": [self._as_predicted(o) for o in self.sets if o.prediction],
             "measured": [self._as_measured(measured) for measured in self.measured],
             "seconds": self.record.seconds,
         }
@@ -248,6 +245,20 @@ class Decision:
             "flags": [*job.flags],
             "beside_rate": in_turns and in_turns * batch_size,
         }
+
+    def _as_predicted(self, option: PredictedSet) -> dict:
+        """A predicted set for advice.json, corrected by the set of its method that is nearest."""
+        alike = [m for m in self.measured if m.predicted.method == option.method]
+        alike = [m for m in alike if m.numbers.doubt is None]
+        prediction = option.prediction
+        if alike:
+            nearest = min(alike, key=lambda measured: abs(measured.predicted.n - option.n))
+            alone = AloneActivity(self.job.shares["gract"], self.job.shares["smact"])
+            prediction = predict_rescaled(
+                option.method, alone, option.n, nearest.predicted.n, nearest.stp.value
+            )
+        rescaled = {"rescaled": bool(alike)}
+        return {"jobs": option.n, "method": option.method, **prediction._asdict(), **rescaled}
 
     def _as_measured(self, measured: SetMeasurement) -> Mapping:
         """A measured set for advice.json; memory that was not read is the predicted one."""

@@ -100,7 +100,12 @@ def _prediction_error(advice: Mapping) -> str:
     if not errors:
         return ""
     parts = [f"{error:.0%} ({METHODS[method]})" for method, error in errors.items()]
-    return f"Nine of ten predictions were off by at most {', '.join(parts)}."
+    text = f"Nine of ten predictions were off by at most {', '.join(parts)}."
+    corrected = {p["method"] for p in advice["predicted"] if p.get("rescaled")}
+    if corrected:
+        names = " and ".join(METHODS[method] for method in METHODS if method in corrected)
+        text += f" Those {names} are corrected by the set that was measured."
+    return text
 
 
 def _number(number: float | None) -> str:
