@@ -13,20 +13,22 @@ import time
 from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from analysis.advice.job import answer, request
 from analysis.advice.job.advise import Decision, SetChoice
 from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
-from analysis.advice.job.numbers import Estimate, ProbeNumbers, SetNumbers
+from analysis.advice.job.numbers import Alone, Estimate, Together
 from analysis.advice.job.request import Request
 from analysis.advice.predict import Prediction
 from collocate.app import main
 from tests.fakes import machine
 from tests.studio import until, workload
 from workflow.collocation import gpu
-from workflow.collocation.record.probe import JobSet, LoneReading, ProbeRecord
+from workflow.collocation.record.cycles import Progress
+from workflow.collocation.record.probe import LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.record.values import Telemetry, WindowTelemetry
 
@@ -54,7 +56,7 @@ def measured(n: int, method: str, stp: float, slowdown: float, low=None, gb=None
     half = stp - (0.99 * stp if low is None else low)
     gain = Estimate(stp, stp - half, stp + half)
     slowed = Estimate(slowdown, slowdown, slowdown)
-    numbers = SetNumbers(JobSet(n=n, method=method), gain, gain, slowed, **more)
+    numbers = Together(gain, gain, (slowed,), **more)
     return SetMeasurement(option(n, method, stp), numbers, gb)
 
 
@@ -175,7 +177,7 @@ def record(**changes) -> ProbeRecord:
     member = {"member": 0, "workload": "t", "status": "completed", "optimizer": "AdamW"}
     fields = {"job": {}, "workload": "t", "started_at": "", "gpu": None, "host": {}, "windows": []}
     fields |= {"provenance": {}, "members": [member], "sets": [], "peak_bytes": None, "flags": []}
-    fields |= {"telemetry": {"status": "off"}, "evidence": {}, "drop_s": 0.0, "needed_s": None}
+    fields |= {"telemetry": {"status": "off"}, "evidence": {}, "needed_s": None}
     fields |= {"problem": None, "seconds": {"wall": 180.0, "counted": 100.0}, "files": {}}
     return ProbeRecord(**fields | changes)
 
@@ -183,9 +185,10 @@ def record(**changes) -> ProbeRecord:
 def decision(sets=(), shares=SHARES, bounds=None, flags=(), cycle_s=None, notes=(), **changes):
     """What is told of one job with these shares, after a probe that measured these sets."""
     question, lone = asked(**bounds or {}), job(shares=shares, flags=flags)
-    numbers = ProbeNumbers(Estimate(9.0, 8.0, 10.0), None, cycle_s, (), [], notes)
+    steady = Progress(np.ones(8), np.ones(8) / 9, pauses=False)
+    alone = Alone(Estimate(9.0, 8.0, 10.0), None, cycle_s, (), steady, notes=notes)
     predicted = answer.predicted_sets(lone, question)
-    return Decision(question, lone, predicted, sets, record(**changes), numbers)
+    return Decision(question, lone, predicted, sets, record(**changes), alone)
 
 
 @pytest.mark.parametrize(

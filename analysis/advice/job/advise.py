@@ -12,7 +12,7 @@ from analysis import labels
 from analysis.advice import NEAR
 from analysis.advice.job import answer
 from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
-from analysis.advice.job.numbers import Estimate, ProbeNumbers, numbers_of
+from analysis.advice.job.numbers import Alone, Estimate, alone_numbers, step_ends
 from analysis.advice.job.request import COMMAND_FILE, Request
 from analysis.advice.predict import AloneActivity, predict_rescaled
 from analysis.estimates.records import flags
@@ -74,14 +74,13 @@ def advice_of(request: Request, choice: SetChoice, record: ProbeRecord, folder: 
     """
     if record.problem and not record.sets:
         raise ValueError(f"{redacted(request.title)}: {record.problem}; log: {folder / 'log'}")
-    numbers = numbers_of(record, folder)
-    batch_size = request.entry["batch_size"]
+    ends, batch_size = step_ends(folder), request.entry["batch_size"]
+    alone = alone_numbers(record, ends, member=0)
     cores = record.host["usable_cores"]
-    reading = LoneReading(numbers.alone.value, record.telemetry, record.peak_bytes, cores)
-    flagged = [*numbers.alone_flags, *record.flags]
-    job = answer.lone_job(reading, record.gpu, batch_size, flagged)
-    measured = answer.set_measurements(record, numbers, choice.sets, batch_size)
-    advice = Decision(request, job, choice.sets, measured, record, numbers).as_json()
+    reading = LoneReading(alone.rate.value, record.telemetry, record.peak_bytes, cores)
+    job = answer.lone_job(reading, record.gpu, batch_size, [*alone.flags, *record.flags])
+    measured = answer.set_measurements(record, ends, choice.sets, batch_size)
+    advice = Decision(request, job, choice.sets, measured, record, alone).as_json()
     if request.command:
         write_private(folder / COMMAND_FILE, json.dumps(request.command) + "\n")
     write_private(folder / ADVICE_FILE, json.dumps(advice, indent=1) + "\n")
@@ -100,7 +99,7 @@ class Decision:
     sets: Sequence[PredictedSet]
     measured: Sequence[SetMeasurement]
     record: ProbeRecord
-    numbers: ProbeNumbers
+    alone: Alone
 
     @property
     def chosen(self) -> PredictedSet | None:
@@ -169,7 +168,7 @@ class Decision:
     def _undecided_for_time(self) -> str:
         budget_s = BUDGET_STEP_S * math.ceil(self.record.needed_s / BUDGET_STEP_S)
         budget = f"{budget_s / 60:g}m"
-        cycle_s = self.numbers.cycle_s
+        cycle_s = self.alone.cycle_s
         if cycle_s is None:
             return f"Undecided: it pauses for long. Ask again with --budget {budget} or more."
         return (
@@ -180,7 +179,7 @@ class Decision:
     def notes(self) -> list[str]:
         """What to know before the verdict is believed, and what gains more than sharing."""
         job = self.job
-        notes = [*self.numbers.notes]
+        notes = [*self.alone.notes]
         if job.on_cpu:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
         if self.request.command[:1] == [sys.executable]:
@@ -198,7 +197,7 @@ class Decision:
 
     def _notes_on_pauses(self) -> list[str]:
         lone = self.record.members[0]
-        cycle_s, runs = self.numbers.cycle_s, len(lone.starts_ns)
+        cycle_s, runs = self.alone.cycle_s, len(lone.starts_ns)
         if runs > 1:
             return [
                 f"The script ended and was started again, {runs - 1} times: its start and end "
@@ -232,10 +231,10 @@ class Decision:
 
     def _alone(self) -> dict:
         job, batch_size = self.job, self.request.entry["batch_size"]
-        in_turns = self.numbers.in_turns
+        in_turns = self.alone.in_turns
         return {
             "rate": job.rate,
-            "interval": _as_list(_scaled(self.numbers.alone, batch_size)),
+            "interval": _as_list(_scaled(self.alone.rate, batch_size)),
             "unit": f"{self.request.unit}/s",
             "optimizer": self.record.members[0].optimizer,
             **job.shares,

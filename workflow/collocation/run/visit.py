@@ -18,15 +18,15 @@ from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.member.spec import ScriptSpec
 from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.record import provenance
-from workflow.collocation.record.probe import PROBE_FILE, ProbeRecord, write_probe
+from workflow.collocation.record.probe import DROP_S, PROBE_FILE, ProbeRecord, write_probe
 from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS
+from workflow.collocation.run.copies import Choose, CopiesProbe
 from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import SharedLoader
-from workflow.collocation.run.probe import Choose, Probe
 from workflow.collocation.run.rates import StepRecords
 from workflow.collocation.run.task import member_specs
 from workflow.collocation.run.waiting import refusal
@@ -186,7 +186,7 @@ class Visit:
             for member, method in enumerate(self.spec.methods):
                 copies.setdefault(method, []).append(member)
             copies[Naive.family].remove(0)  # the lone copy takes part in no set
-            probe = Probe(
+            probe = CopiesProbe(
                 server=server,
                 sharing=sharing,
                 specs=specs,
@@ -206,7 +206,7 @@ class Visit:
             probe.run()
             return self._record(probe, flags, scratch)
 
-    def _telemetry_so_far(self, probe: Probe) -> tuple[Telemetry, int | None]:
+    def _telemetry_so_far(self, probe: CopiesProbe) -> tuple[Telemetry, int | None]:
         """The telemetry of the windows so far, and the most device memory in use, in bytes."""
         output = read_output(probe.watch.path)
         output.phases = probe.watch.phases
@@ -214,7 +214,7 @@ class Visit:
         used = [row["v"].get("memory_used") for row in output.gpu if row.get("e") == "gpu"]
         return telemetry, max((bytes_ for bytes_ in used if bytes_ is not None), default=None)
 
-    def _facts(self, probe: Probe) -> dict:
+    def _facts(self, probe: CopiesProbe) -> dict:
         own = {member.pid for member in probe.members if member.pid}
         facts = {"has_gpu": self.device is not None, "owner": owner, "own": own}
         if self.device:
@@ -223,9 +223,9 @@ class Visit:
             facts["own"] = own | probe.sharing.nvml_pids()
         return facts
 
-    def _record(self, probe: Probe, flags: list[str], scratch: Path) -> ProbeRecord:
+    def _record(self, probe: CopiesProbe, flags: list[str], scratch: Path) -> ProbeRecord:
         """Make the record; writes the series of steps and of telemetry to files."""
-        records = StepRecords(probe.windows, probe.drop_s)
+        records = StepRecords(probe.windows, DROP_S)
         members = [tracked.record() for tracked in probe.members]
         for tracked, member in zip(probe.members, members, strict=True):
             folder = scratch / str(tracked.member)
@@ -250,7 +250,6 @@ class Visit:
             peak_bytes=probe.peak_bytes,
             flags=[*flags, *telemetry_flags],
             evidence=probe.evidence,
-            drop_s=probe.drop_s,
             needed_s=probe.needed_s,
             problem=probe.problem,
             seconds={
