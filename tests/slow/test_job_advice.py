@@ -175,7 +175,7 @@ FULL = {"gract": 1.0, "smact": 0.95}
 def record(**changes) -> ProbeRecord:
     """A probe of one script, of which nothing but these fields is known."""
     member = {"member": 0, "workload": "t", "status": "completed", "optimizer": "AdamW"}
-    fields = {"job": {}, "workload": "t", "started_at": "", "gpu": None, "host": {}, "windows": []}
+    fields = {"jobs": {}, "started_at": "", "gpu": None, "host": {}, "windows": []}
     fields |= {"provenance": {}, "members": [member], "sets": [], "peak_bytes": None, "flags": []}
     fields |= {"telemetry": {"status": "off"}, "evidence": {}, "needed_s": None}
     fields |= {"problem": None, "seconds": {"wall": 180.0, "counted": 100.0}, "files": {}}

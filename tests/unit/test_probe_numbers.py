@@ -37,7 +37,7 @@ def window(name: str, start_s: float, stop_s: float, members: list[int], spans=N
 
 def record(*windows: Window) -> ProbeRecord:
     fields = dict.fromkeys(("gpu", "peak_bytes", "needed_s", "problem"))
-    fields |= {"job": {}, "workload": "t", "started_at": "", "host": {}, "provenance": {}}
+    fields |= {"jobs": {}, "started_at": "", "host": {}, "provenance": {}}
     fields |= {"windows": list(windows), "members": [], "sets": [SET], "flags": []}
     fields |= {"telemetry": {"status": "off"}, "evidence": {}}
     return ProbeRecord(**fields, seconds={}, files={})

@@ -166,14 +166,12 @@ class Decision:
         )
 
     def _undecided_for_time(self) -> str:
-        budget_s = BUDGET_STEP_S * math.ceil(self.record.needed_s / BUDGET_STEP_S)
-        budget = f"{budget_s / 60:g}m"
-        cycle_s = self.alone.cycle_s
+        budget, cycle_s = needed_budget(self.record.needed_s), self.alone.cycle_s
         if cycle_s is None:
-            return f"Undecided: it pauses for long. Ask again with --budget {budget} or more."
+            return f"Undecided: it pauses for long. Ask again with {budget} or more."
         return (
             f"Undecided: it pauses every {cycle_s:.0f} s, and whole cycles have to be counted. "
-            f"Ask again with --budget {budget}."
+            f"Ask again with {budget}."
         )
 
     def notes(self) -> list[str]:
@@ -234,7 +232,7 @@ class Decision:
         in_turns = self.alone.in_turns
         return {
             "rate": job.rate,
-            "interval": _as_list(_scaled(self.alone.rate, batch_size)),
+            "interval": as_list(self.alone.rate, batch_size),
             "unit": f"{self.request.unit}/s",
             "optimizer": self.record.members[0].optimizer,
             **job.shares,
@@ -266,9 +264,9 @@ class Decision:
         return {
             "jobs": predicted.n,
             "method": predicted.method,
-            "rate": _as_list(_scaled(numbers.rate, self.request.entry["batch_size"])),
-            "stp": _as_list(numbers.stp),
-            "slowdown": _as_list(numbers.slowdown),
+            "rate": as_list(numbers.rate, self.request.entry["batch_size"]),
+            "stp": as_list(numbers.stp),
+            "slowdown": as_list(numbers.slowdown),
             "memory_gb": measured.memory_gb or predicted_gb,
             "joules": measured.joules,
             "flags": [*numbers.flags],
@@ -284,13 +282,14 @@ def span(estimate: Estimate) -> str:
     return f"{text} [{labels.number(estimate.low)}, {labels.number(estimate.high)}]"
 
 
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(*(factor * end for end in estimate))
+def needed_budget(seconds: float) -> str:
+    """The option that asks for so much time: `--budget 4.5m`."""
+    return f"--budget {BUDGET_STEP_S * math.ceil(seconds / BUDGET_STEP_S) / 60:g}m"
 
 
-def _as_list(estimate: Estimate) -> list[float | None]:
-    """[value, low, high], with None for what is not known."""
-    return [None if isnan(end) else end for end in estimate]
+def as_list(estimate: Estimate, factor: float = 1) -> list[float | None]:
+    """[value, low, high] times a factor, with None for what is not known."""
+    return [None if isnan(end) else factor * end for end in estimate]
 
 
 def _gains_nothing(chosen: PredictedSet) -> bool:

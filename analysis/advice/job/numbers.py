@@ -45,7 +45,8 @@ class Together:
     """What jobs did together.
 
     rate: of all jobs, steps/s. stp: the sum of their rates, each over its rate alone. slowdowns:
-    how many times as long as alone each job takes. flags: of their windows. doubt: why the gain cannot be told, or None.
+    how many times as long as alone each job takes. flags: of their windows. doubt: why the gain
+    cannot be told, or None.
     """
 
     rate: Estimate

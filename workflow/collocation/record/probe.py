@@ -21,6 +21,16 @@ DROP_S = 0.5  # at the beginning of each turn, which does not count
 AGREE = 0.1  # rates of the job alone that differ by more contradict each other
 
 
+def pair_alone(index: int) -> str:
+    """The window of a job of a pair by itself, while the other waits or is not yet loaded."""
+    return f"job {index + 1} alone"
+
+
+def pair_in_turns(index: int) -> str:
+    """The window of a job of a pair, in turns with the other and with both."""
+    return f"job {index + 1} alone in turns"
+
+
 class JobSet(RecordPart, frozen=True):
     """Copies of the job together. n: how many. method: naive or mps."""
 
@@ -49,16 +59,17 @@ class LoneReading(NamedTuple):
 class ProbeRecord(RecordPart):
     """What a probe measured.
 
-    job: its entry of the catalogue, without secrets. windows: named ALONE, IN_TURNS, AGAIN or like
-    their set; those with spans were measured in turns. sets: those that were measured, with the
+    jobs: one, or the two of a pair, by name: entries of the catalogue, without secrets. windows:
+    named ALONE, IN_TURNS, AGAIN, as a pair's, or like their set; those with spans were measured in
+    turns. sets: those that were measured, with the
     copies that ran: fewer than were started if some ran out of memory. peak_bytes: the most device
-    memory in use while the job was alone. needed_s: how long a probe has to be for a job that
-    pauses so rarely; None where the time sufficed. problem: why no more was measured. seconds: "wall", and "counted", those in windows.
+    memory in use while the lone copies alone were loaded. needed_s: how long a probe has to be for
+    a job that pauses so rarely; None where the time sufficed. problem: why no more was measured.
+    seconds: "wall", and "counted", those in windows.
     """
 
     schema_version: int = 1
-    job: dict
-    workload: str
+    jobs: dict[str, dict]
     started_at: str
     gpu: GpuRecord | None
     host: dict

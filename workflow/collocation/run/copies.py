@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from workflow.collocation.record.cycles import LEAST_CYCLES, Progress
 from workflow.collocation.record.probe import AGAIN, AGREE, ALONE, IN_TURNS, JobSet, LoneReading
-from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.run.probe import (
     LEAST_ROUNDS,
@@ -33,15 +32,11 @@ class CopiesProbe(Probe):
     """Conducts the copies of one job.
 
     specs: the lone copy, and then as many copies for each method as may be started. copies: method
-    → their indices. read_telemetry: gives the telemetry of the windows so far, and the most device
-    memory in use. sets, peak_bytes: as in ProbeRecord.
+    → their indices.
     """
 
     copies: dict[str, list[int]] = field(default_factory=dict)
     choose: Choose = lambda reading: []
-    read_telemetry: Callable[[], tuple[Telemetry, int | None]] | None = None
-    sets: list[JobSet] = field(default_factory=list)
-    peak_bytes: int | None = None
     start_s: float = 0.0  # that the lone copy took from its start to its warm-up's end
 
     def measure_all(self) -> None:

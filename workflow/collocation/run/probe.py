@@ -15,9 +15,9 @@ import numpy as np
 
 from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.record.cycles import LEAST_CYCLES, Progress, progress_in
-from workflow.collocation.record.probe import DROP_S
+from workflow.collocation.record.probe import DROP_S, JobSet
 from workflow.collocation.record.step_times import load_step_arrays, slices_rate
-from workflow.collocation.record.values import Window
+from workflow.collocation.record.values import Telemetry, Window
 from workflow.collocation.run.conductor import CellOver, Conductor
 from workflow.collocation.run.measures import linger, run_slice
 from workflow.collocation.run.outcome import FAULTY, TrackedMember
@@ -37,13 +37,17 @@ class Probe(Conductor):
     """Conducts a probe; a kind of probe says in `measure_all` what is measured.
 
     specs: of all members that may be started. lone: indices of those that cannot be done without.
-    began_s, until_s: when the probe began and should end, on the monotonic clock. needed_s,
-    problem: as in ProbeRecord.
+    began_s, until_s: when the probe began and should end, on the monotonic clock. read_telemetry:
+    gives the telemetry of the windows so far, and the most device memory in use until now. sets,
+    peak_bytes, needed_s, problem: as in ProbeRecord.
     """
 
     lone: Sequence[int] = (0,)
     began_s: float = field(default_factory=time.monotonic)
     until_s: float = 0.0
+    read_telemetry: Callable[[], tuple[Telemetry, int | None]] | None = None
+    sets: list[JobSet] = field(default_factory=list)
+    peak_bytes: int | None = None
     needed_s: float | None = None
     problem: str | None = None
 

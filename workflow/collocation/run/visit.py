@@ -4,7 +4,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +27,8 @@ from workflow.collocation.run.conductor import TIMEOUTS
 from workflow.collocation.run.copies import Choose, CopiesProbe
 from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import SharedLoader
+from workflow.collocation.run.pair import PairProbe
+from workflow.collocation.run.probe import Probe
 from workflow.collocation.run.rates import StepRecords
 from workflow.collocation.run.task import member_specs
 from workflow.collocation.run.waiting import refusal
@@ -50,14 +52,13 @@ Report = Callable[[str, str], None]  # what is measured, and its newest state
 class ProbeTask:
     """What a probe measures, and within what.
 
-    workload: the job's name. device: None for the CPU. folder: for logs and what is measured.
-    max_jobs: copies at once, among which the CPU cores are divided. seconds: how long it takes, as
-    far as the job allows. trainer: the module that members run. datasets: records of `python -m
-    models.data prepare`, by name.
+    jobs: one job of which sets of copies are measured, or two that are measured together, by name.
+    device: None for the CPU. folder: for logs and what is measured. max_jobs: copies at once, among
+    which the CPU cores are divided. seconds: how long it takes, as far as the jobs allow. trainer:
+    the module that members run. datasets: records of `python -m models.data prepare`, by name.
     """
 
-    workload: str
-    job: Workload
+    jobs: Mapping[str, Workload]
     implementation: ImplementationSpec
     device: Device | None
     folder: Path
@@ -67,30 +68,50 @@ class ProbeTask:
     datasets: dict[str, dict]
     telemetry: Sampling
 
+    @property
+    def is_pair(self) -> bool:
+        return len(self.jobs) > 1
+
     def cell_spec(self) -> CellSpec:
-        """The copies that may be started: one alone, then `max_jobs` for each method."""
-        kinds = [Naive.family] if self.device is None else [Mps.family, Naive.family]
-        spec = self._spec_of(kinds)
-        if Mps.family in kinds and methods.refusal(spec, self.device):
-            spec = self._spec_of([Naive.family])
+        """The members that may be started: each job alone, then those of each method.
+
+        The separate processes of a pair are the two jobs alone.
+        """
+        spec = self._spec_of([Naive.family])
+        if self.device is not None:
+            with_clients = self._spec_of([Mps.family, Naive.family])
+            if methods.refusal(with_clients, self.device) is None:
+                spec = with_clients
         return spec
 
-    def _spec_of(self, kinds: list[str]) -> CellSpec:
-        counts = [1, *[self.max_jobs] * len(kinds)]
+    def core_shares(self, spec: CellSpec) -> list[list[int | str]]:
+        """For each group of members that run at the same time: how the cores are divided."""
+        shares = spec.shares()
+        if self.is_pair:
+            shares[:2] = [shares[0] + shares[1]]
+        return shares
+
+    def _spec_of(self, families: list[str]) -> CellSpec:
+        names = list(self.jobs)
+        groups = [[name] for name in names]
+        if self.is_pair:
+            groups += [names] * (Mps.family in families)
+        else:
+            groups += [names * self.max_jobs for _ in families]
         members = [
             MemberSpec(
-                workload=self.workload,
-                job=self.job,
+                workload=name,
+                job=self.jobs[name],
                 cores_of=self.max_jobs,
                 condition=condition,
             )
-            for condition, count in enumerate(counts)
-            for _ in range(count)
+            for condition, group in enumerate(groups)
+            for name in group
         ]
         return CellSpec(
             members=tuple(members),
             implementation=self.implementation,
-            method=SEPARATOR.join([ALONE, *kinds]),
+            method=SEPARATOR.join([ALONE, *families]),
             measure=MeasureSpec(kind=INTERLEAVED, warmup_s=WARMUP_S),
             seed=0,
             datasets={},
@@ -114,11 +135,12 @@ class ProbeDisplay:
         self.report(name, state)
 
 
-def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
-    """Measure a job alone and in the sets that `choose` names; returns and writes the record.
+def run_probe(task: ProbeTask, report: Report, choose: Choose | None = None) -> ProbeRecord:
+    """Measure jobs alone and together; returns and writes the record.
 
-    report: called often with what is done now. Raises ValueError with one line where nothing can
-    be measured here, and KeyboardInterrupt after a signal that ends this process.
+    report: called often with what is done now. choose: names the sets of copies of one job. Raises
+    ValueError with one line where nothing can be measured here, and KeyboardInterrupt after a
+    signal that ends this process.
     """
     log = task.folder / "log"
     log.mkdir(parents=True)
@@ -153,10 +175,12 @@ class Visit:
         if reason := refusal(self.spec, self.device):
             raise Unsupported(reason)
 
-    def measure(self, choose: Choose) -> ProbeRecord:
+    def measure(self, choose: Choose | None) -> ProbeRecord:
         """Set everything up, run the probe, and make its record."""
         numa_node = self.device and self.device.numa_node
-        core_sets, flags = cores.plan_conditions(self.spec.shares(), numa_node, self.max_cpus)
+        core_sets, flags = cores.plan_conditions(
+            self.task.core_shares(self.spec), numa_node, self.max_cpus
+        )
         log = self.folder / "log"
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
@@ -182,31 +206,39 @@ class Visit:
             )
             if isinstance(specs[0].job, ScriptSpec):  # one that ends is started again
                 specs = [replace(spec, job=replace(spec.job, restarts=True)) for spec in specs]
-            copies: dict[str, list[int]] = {}
-            for member, method in enumerate(self.spec.methods):
-                copies.setdefault(method, []).append(member)
-            copies[Naive.family].remove(0)  # the lone copy takes part in no set
-            probe = CopiesProbe(
-                server=server,
-                sharing=sharing,
-                specs=specs,
-                measure=self.spec.measure,
-                log=log,
-                display=self.display,
-                timeouts=TIMEOUTS,
-                watch=watch,
-                loader=SharedLoader(specs),
-                copies=copies,
-                choose=choose,
-                until_s=self.began_s + self.task.seconds,
-                began_s=self.began_s,
-            )
+            common = {
+                "server": server,
+                "sharing": sharing,
+                "specs": specs,
+                "measure": self.spec.measure,
+                "log": log,
+                "display": self.display,
+                "timeouts": TIMEOUTS,
+                "watch": watch,
+                "loader": SharedLoader(specs),
+                "until_s": self.began_s + self.task.seconds,
+                "began_s": self.began_s,
+            }
+            if self.task.is_pair:
+                has_clients = Mps.family in self.spec.methods
+                card_bytes = self.device.memory_bytes if has_clients else None
+                probe = PairProbe(**common, card_bytes=card_bytes)
+            else:
+                probe = CopiesProbe(**common, copies=self._copies(), choose=choose)
             probe.read_telemetry = lambda: self._telemetry_so_far(probe)
             watch.see_idle()
             probe.run()
             return self._record(probe, flags, scratch)
 
-    def _telemetry_so_far(self, probe: CopiesProbe) -> tuple[Telemetry, int | None]:
+    def _copies(self) -> dict[str, list[int]]:
+        """Method → the indices of its members; the lone copy takes part in no set."""
+        copies: dict[str, list[int]] = {}
+        for member, method in enumerate(self.spec.methods):
+            copies.setdefault(method, []).append(member)
+        copies[Naive.family].remove(0)
+        return copies
+
+    def _telemetry_so_far(self, probe: Probe) -> tuple[Telemetry, int | None]:
         """The telemetry of the windows so far, and the most device memory in use, in bytes."""
         output = read_output(probe.watch.path)
         output.phases = probe.watch.phases
@@ -214,7 +246,7 @@ class Visit:
         used = [row["v"].get("memory_used") for row in output.gpu if row.get("e") == "gpu"]
         return telemetry, max((bytes_ for bytes_ in used if bytes_ is not None), default=None)
 
-    def _facts(self, probe: CopiesProbe) -> dict:
+    def _facts(self, probe: Probe) -> dict:
         own = {member.pid for member in probe.members if member.pid}
         facts = {"has_gpu": self.device is not None, "owner": owner, "own": own}
         if self.device:
@@ -223,7 +255,7 @@ class Visit:
             facts["own"] = own | probe.sharing.nvml_pids()
         return facts
 
-    def _record(self, probe: CopiesProbe, flags: list[str], scratch: Path) -> ProbeRecord:
+    def _record(self, probe: Probe, flags: list[str], scratch: Path) -> ProbeRecord:
         """Make the record; writes the series of steps and of telemetry to files."""
         records = StepRecords(probe.windows, DROP_S)
         members = [tracked.record() for tracked in probe.members]
@@ -236,8 +268,7 @@ class Visit:
         counted_s = sum(window.seconds for window in probe.windows)
         driver = self.device.driver if self.device else None
         return ProbeRecord(
-            job=self.task.job.to_json(),
-            workload=self.task.workload,
+            jobs={name: job.to_json() for name, job in self.task.jobs.items()},
             started_at=self.started_at,
             gpu=self.device and GpuRecord.model_validate(self.device, from_attributes=True),
             host=self.host | {"usable_cores": len(probe.specs[0].cores)},
