@@ -4,7 +4,6 @@ A driver that fails is reported in NVML's own words, and never taken for a machi
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -257,18 +256,6 @@ def process_entries(card) -> dict[str, list | None]:
         "compute": _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(card)),
         "mps": _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card)),
     }
-
-
-def process_memory(card) -> dict[str, dict[int, int] | None]:
-    """Device memory in bytes by PID, for each list of `process_entries`; 0 where not given."""
-    memory: dict[str, dict[int, int] | None] = {}
-    for kind, entries in process_entries(card).items():
-        memory[kind] = None
-        if entries is not None:
-            memory[kind] = Counter()  # a process is listed for each part of a partitioned card
-            for entry in entries:
-                memory[kind][entry.pid] += entry.usedGpuMemory or 0
-    return memory
 
 
 def _query(uuid: str, query: Callable):
