@@ -133,6 +133,15 @@ def test_it_keeps_to_its_cores_and_looks_at_members_that_are_there_to_a_windows_
     assert {row["m"] for row in found.members} == {3}
 
 
+@pytest.mark.parametrize(("gpu", "free"), [(True, False), (True, True), (False, False)])
+def test_a_sampler_of_a_gpu_on_cpus_of_the_jobs_is_flagged(cell, card, gpu, free):
+    watching = cell.watch(gpu=gpu, cores=[min(os.sched_getaffinity(0))] if free else None)
+    cell.until(lambda so_far: so_far.host and so_far.head)
+    facts = {"has_gpu": gpu, "owner": str, "own": set()}
+    _, flags, _ = watching.account(cell.folder, [], print, **facts)
+    assert ("sampler_shares_cores" in flags) == (gpu and not free)
+
+
 @pytest.mark.parametrize(
     "work", [("burn()",), ("(begin(), bury())",), ("begin()", "bury()"), ("begin()", "burn()")]
 )
