@@ -75,6 +75,19 @@ class Device:
             f"an administrator changes it with 'nvidia-smi -i {self.uuid} -c DEFAULT'"
         )
 
+    def cuda_name(self) -> str:
+        """How CUDA_VISIBLE_DEVICES names the card where CUDA_DEVICE_ORDER is PCI_BUS_ID.
+
+        Its index, because trackers of energy know no other name (zeus ends at a UUID, codecarbon
+        reads 0 J) and ask NVML by it. Its UUID where NVML and CUDA may count differently: a card
+        fails or is in MIG mode, or NVML does not count along the bus.
+        """
+        cards = _in_bus_order(_devices())
+        counted_alike = [card.index for card in cards] == [*range(len(cards))] and not _FAILING
+        if not counted_alike or self.uuid not in {card.uuid for card in cards}:
+            return self.uuid
+        return self.uuid if any(map(mig_enabled, cards)) else str(self.index)
+
     def shown_to(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment certainly sees the card."""
         try:
