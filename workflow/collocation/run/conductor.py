@@ -169,7 +169,10 @@ class Conductor:
         """Have another process open a CUDA context for a moment, once on each GPU or MIG device."""
         began = time.monotonic()
         environments = [self.sharing.environment(member.member) for member in self.alive]
-        for device in sorted({variables["CUDA_VISIBLE_DEVICES"] for variables in environments}):
+        names = sorted({variables["CUDA_VISIBLE_DEVICES"] for variables in environments})
+        # What is no MIG device is one card, which clients of MPS may know by another name.
+        devices = {name if name.startswith("MIG-") else "gpu": name for name in names}
+        for device in devices.values():
             variables = {"CUDA_VISIBLE_DEVICES": device, PIPE_FOLDER: NO_DAEMON}
             problem = second_context(server_environment() | variables)
             if problem and not self.no_second_context:
