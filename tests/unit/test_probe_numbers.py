@@ -8,6 +8,7 @@ from workflow.collocation.record.probe import AGAIN, ALONE, IN_TURNS, JobSet, Pr
 from workflow.collocation.record.values import Window
 
 SECOND = 10**9
+MEMBER = {"member": 0, "workload": "t", "status": "completed"}
 SET = JobSet(n=2, method="mps")
 
 
@@ -38,7 +39,7 @@ def window(name: str, start_s: float, stop_s: float, members: list[int], spans=N
 def record(*windows: Window) -> ProbeRecord:
     fields = dict.fromkeys(("gpu", "peak_bytes", "needed_s", "problem"))
     fields |= {"jobs": {}, "started_at": "", "host": {}, "provenance": {}}
-    fields |= {"windows": list(windows), "members": [], "sets": [SET], "flags": []}
+    fields |= {"windows": list(windows), "members": [MEMBER], "sets": [SET], "flags": []}
     fields |= {"telemetry": {"status": "off"}, "evidence": {}}
     return ProbeRecord(**fields, seconds={}, files={})
 
@@ -106,3 +107,14 @@ def test_a_pause_in_turns_leaves_a_doubt():
     held_up = (ends[1] > 45.5 * SECOND) & (ends[1] < 51 * SECOND)
     _, measured = numbers_of(probe, ends | {1: ends[1][~held_up]})
     assert "hardly stepped in one of its turns" in measured.doubt
+
+
+def test_the_share_of_a_run_that_is_its_start():
+    """A run of 10 s, of which 4 lie before its first step."""
+    steps = [steady(10, start + 4, start + 10) for start in (0, 10, 20)]
+    probe = record(window(ALONE, 0, 30, [0]))
+    starts = [0, 10 * SECOND, 20 * SECOND]
+    member = probe.members[0].model_copy(update={"starts_ns": starts})
+    probe = probe.model_copy(update={"members": [member]})
+    alone = alone_numbers(probe, {0: np.concatenate(steps)}, member=0)
+    assert alone.start_share == pytest.approx(0.41, abs=0.01)

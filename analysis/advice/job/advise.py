@@ -197,9 +197,10 @@ class Decision:
         lone = self.record.members[0]
         cycle_s, runs = self.alone.cycle_s, len(lone.starts_ns)
         if runs > 1:
+            share = "" if self.alone.start_share is None else f" ({self.alone.start_share:.0%})"
             return [
-                f"The script ended and was started again, {runs - 1} times: its start and end "
-                "are part of its rate, as of each job's."
+                f"The script ended and was started again, {runs - 1} times: the start of a run"
+                f"{share} is part of its rate, as of each job's."
             ]
         if cycle_s:
             return [f"It pauses every {cycle_s:.1f} s; rates are over whole cycles."]

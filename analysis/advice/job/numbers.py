@@ -3,6 +3,7 @@
 Intervals come from samples that share no cycle of the job: rounds of turns, or whole cycles.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,7 @@ class Alone:
 
     rate: steps/s by itself, before anything else was loaded. in_turns: its mean rate in turns, None
     if it took none. cycle_s: mean length of a cycle, None for a steady job. flags: of its window.
+    start_share: of a script that ends, the share of a run until its first step; None for others.
     progress, slices: to which sets are compared: all whole cycles of the job by itself, or the
     steps/s in each of its turns. notes: sentences on its rates. doubt: why they are no baseline.
     """
@@ -76,6 +78,7 @@ class Alone:
     cycle_s: float | None
     flags: tuple[str, ...]
     progress: Progress
+    start_share: float | None = None
     slices: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     doubt: str | None = None
@@ -103,8 +106,21 @@ def alone_numbers(
         in_turns=None if slices is None else float(slices.mean()),
         cycle_s=float(first.seconds.mean()) if first.pauses and len(first.steps) else None,
         flags=(flag,) if flag else (),
+        start_share=_start_share(record, ends, member),
         **_baseline([part for part in parts if len(part.steps)], slices),
     )
+
+
+def _start_share(record: ProbeRecord, ends: StepEnds, member: int) -> float | None:
+    """Share of a script's whole runs that lies before their first steps; None without a run."""
+    starts_ns = next(each.starts_ns for each in record.members if each.member == member)
+    runs_ns, until_first_ns = 0, 0
+    for start_ns, next_ns in itertools.pairwise(starts_ns):
+        inside = ends[member][(ends[member] > start_ns) & (ends[member] < next_ns)]
+        if len(inside):
+            runs_ns += next_ns - start_ns
+            until_first_ns += int(inside[0]) - start_ns
+    return until_first_ns / runs_ns if runs_ns else None
 
 
 def _baseline(parts: Sequence[Progress], slices: np.ndarray | None) -> dict:

@@ -142,6 +142,8 @@ class Conductor:
         """Have the sampler watch each process once; of a command, its script alone."""
         members: dict[int, int] = {}  # PID → the first of its members
         for tracked in self.alive:
+            if "built" not in tracked.events:
+                continue
             pid = tracked.events["built"].get("script", tracked.pid)
             members.setdefault(pid, tracked.member)
         pids = {member: pid for pid, member in members.items()}
@@ -230,7 +232,9 @@ class Conductor:
         self.display.show(self._status_line)
         for event in self.server.wait(min(seconds, POLL_S)):
             member = self.server.members[event["member"]]
-            if event["event"] in ("error", "exited") and member.error:
+            if event["event"] == "restarted":
+                self._tell_sampler_of_members()
+            elif event["event"] in ("error", "exited") and member.error:
                 self.display.say(
                     f"member {member.member}: {member.status}: {member.error}", loud=False
                 )
