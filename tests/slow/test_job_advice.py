@@ -393,7 +393,7 @@ def test_a_script_that_pauses_is_advised_on_the_cpu(studio, capsys):
     told = json.loads(out)
     [measured_set] = told["measured"]
     assert 30 < told["alone"]["rate"] < 36  # 50 steps in 1.5 s, and some work
-    assert 1.8 < measured_set["stp"][0] < 2.2 and told["jobs"] == 2
+    assert 1.8 < measured_set["stp"][0] <= 2.0 and told["jobs"] == 2
     assert any("pauses every 1." in note for note in told["notes"])
     assert told["alone"]["optimizer"] in ("SGD", None)
     assert told["run"][-2:] == ["--password", "***"] and told["asked"].endswith("--password ***")

@@ -182,7 +182,7 @@ class Decision:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
         if self.request.command[:1] == [sys.executable]:
             notes.append("The script was run by this project's Python.")
-        notes += self._notes_on_pauses()
+        notes += self._notes_on_pauses() + self._notes_on_gains()
         together = sorted({flag for each in self.measured for flag in each.numbers.flags})
         for condition, flagged in (("alone", job.flags), ("together", together)):
             if flagged:
@@ -205,6 +205,15 @@ class Decision:
         if cycle_s:
             return [f"It pauses every {cycle_s:.1f} s; rates are over whole cycles."]
         return []
+
+    def _notes_on_gains(self) -> list[str]:
+        """What to know of sets that did more than their number of jobs can."""
+        return [
+            f"{each.predicted.label} did {each.numbers.above:.2f} times the work of one alone, "
+            f"which ran slower than beside others: {each.predicted.n} times is what they can do."
+            for each in self.measured
+            if each.numbers.above and not each.numbers.doubt
+        ]
 
     def as_json(self) -> dict:
         """The content of advice.json; its first keys are those of a Recipe."""

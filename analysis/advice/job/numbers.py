@@ -45,9 +45,10 @@ class Estimate(NamedTuple):
 class Together:
     """What jobs did together.
 
-    rate: of all jobs, steps/s. stp: the sum of their rates, each over its rate alone. slowdowns:
-    how many times as long as alone each job takes. flags: of their windows. doubt: why the gain
-    cannot be told, or None.
+    rate: of all jobs, steps/s. stp: the sum of their rates, each over its rate alone; at most their
+    number. above: that sum where it is larger, because jobs ran slower alone than together; else
+    None. slowdowns: how many times as long as alone each job takes. flags: of their windows. doubt:
+    why the gain cannot be told, or None.
     """
 
     rate: Estimate
@@ -55,6 +56,7 @@ class Together:
     slowdowns: tuple[Estimate, ...]
     flags: tuple[str, ...] = ()
     doubt: str | None = None
+    above: float | None = None
 
     @property
     def slowdown(self) -> Estimate:
@@ -168,10 +170,12 @@ def together_numbers(window: Window, ends: StepEnds, alone: Sequence[Alone]) -> 
         if min(len(each.steps) for each in progress) < LEAST_CYCLES:
             doubt = doubt or f"a job made fewer than {LEAST_CYCLES} whole cycles in the time"
     count = len(window.members)
-    if stp.low > count:
-        doubt = doubt or f"{count} jobs did more than {count} times the work of one alone"
+    if stp.low > (1 + AGREE) * count:
+        doubt = doubt or f"{count} jobs did {stp.value:.2f} times the work of one alone"
     flags = tuple(sorted(flag for flag in flags if flag))
-    return Together(rate, stp, slowdowns, flags, doubt)
+    above = stp.value if stp.value > count else None
+    at_most = Estimate(*(min(end, count) for end in stp))
+    return Together(rate, at_most, slowdowns, flags, doubt, above)
 
 
 def _from_turns(

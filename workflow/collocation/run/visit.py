@@ -15,7 +15,7 @@ import psutil
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.member.spec import ScriptSpec
+from workflow.collocation.member.spec import MemberSpec, ScriptSpec
 from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.record import provenance
 from workflow.collocation.record.probe import DROP_S, PROBE_FILE, ProbeRecord, write_probe
@@ -35,7 +35,8 @@ from workflow.collocation.run.waiting import refusal
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported, owner
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
-from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
+from workflow.collocation.study import cell
+from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec
 from workflow.collocation.study.definition import Sampling
 from workflow.collocation.study.names import ALONE, INTERLEAVED, SEPARATOR
 from workflow.collocation.study.workloads import Workload
@@ -99,7 +100,7 @@ class ProbeTask:
         else:
             groups += [names * self.max_jobs for _ in families]
         members = [
-            MemberSpec(
+            cell.MemberSpec(
                 workload=name,
                 job=self.jobs[name],
                 cores_of=self.max_jobs,
@@ -204,8 +205,7 @@ class Visit:
                 scratch,
                 replicate=1,
             )
-            if isinstance(specs[0].job, ScriptSpec):  # one that ends is started again
-                specs = [replace(spec, job=replace(spec.job, restarts=True)) for spec in specs]
+            specs = [self._for_probe(spec) for spec in specs]
             common = {
                 "server": server,
                 "sharing": sharing,
@@ -229,6 +229,15 @@ class Visit:
             watch.see_idle()
             probe.run()
             return self._record(probe, flags, scratch)
+
+    def _for_probe(self, spec: MemberSpec) -> MemberSpec:
+        """A script is started again when it ends; it may be slow to start beside its copies."""
+        if not isinstance(spec.job, ScriptSpec):
+            return spec
+        job = self.task.jobs[spec.workload]
+        together = 1 if spec.index < len(self.task.jobs) else self.task.max_jobs
+        script = replace(spec.job, restarts=True, step_timeout_s=job.first_step_s * together)
+        return replace(spec, job=script)
 
     def _copies(self) -> dict[str, list[int]]:
         """Method → the indices of its members; the lone copy takes part in no set."""
