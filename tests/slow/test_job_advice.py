@@ -316,7 +316,7 @@ while True:
         model(torch.ones(4, 8)).square().mean().backward()
         optimizer.step()
 """
-OPTIONS = ["--max-jobs", "2", "--budget", "60s", "--results", "results"]
+OPTIONS = ["--budget", "60s", "--results", "results"]
 SCRIPT = ["--", "python", "train.py"]
 
 
@@ -376,7 +376,7 @@ def test_a_script_that_pauses_is_advised_on_the_cpu(studio, capsys):
     studio.folder.mkdir()
     phrase = "hunter" + "2"
     script = studio.folder / "train.py"
-    words = ["--set", "gpu=cpu", *SCRIPT, "--password", phrase]
+    words = ["--max-jobs", "2", "--set", "gpu=cpu", *SCRIPT, "--password", phrase]
     script.write_text("raise SystemExit('no data here')")
     code, out, err = advise(studio, *words)
     assert code == 1 and not out
@@ -414,6 +414,29 @@ def test_a_script_that_pauses_is_advised_on_the_cpu(studio, capsys):
     assert "on a CPU" in recipe and f"--password {phrase}" in recipe
     (folder / "command.json").unlink()
     assert main(["recipe", str(advice)]) == 1
+
+
+def test_two_jobs_are_advised_together(studio):
+    """One of them is four times as fast as the other; both wait, so they go well together."""
+    pytest.importorskip("torch")
+    studio.folder.mkdir()
+    for name, step_s in (("quick", 0.01), ("slow", 0.04)):
+        text = TRAIN.replace("time.sleep(1.0)", "pass").replace("sleep(0.01)", f"sleep({step_s})")
+        (studio.folder / f"{name}.py").write_text(text)
+    words = ["--", "python", "quick.py", "---", "python", "slow.py"]
+    code, out, err = advise(studio, "--json", "--set", "gpu=cpu", *words)
+    assert code == 0, err
+    told = json.loads(out)
+    quick, slow = (alone["rate"][0] for alone in told["alone"])
+    assert 3 < quick / slow < 5
+    [together] = told["together"]
+    assert together["method"] == "naive" and 1.7 < together["stp"][0] <= 2
+    assert all(0.8 < slowdown[0] < 1.3 for slowdown in together["slowdowns"])
+    assert 0.4 < together["time"] < 0.7
+    assert re.match("Run both as separate processes", told["verdict"])
+    assert len(told["asked"]) == 2
+    code, out, err = advise(studio, "--", "python", "quick.py", "---")
+    assert code == 2 and err.count("\n") == 1 and "---" in err
 
 
 @pytest.fixture(scope="module", autouse=True)
