@@ -92,10 +92,10 @@ def call_costs(uuid: str, readings: int) -> dict[str, tuple[int, float]]:
                 source.read_rates()
             card.read_values()
             card.processes()
-    functions = pstats.Stats(profile).get_stats_profile().func_profiles.items()
+    functions = pstats.Stats(profile).stats.items()  # file, line, name → calls, …, seconds, callers
     return {
-        name: (int(function.ncalls), 1e3 * function.cumtime / int(function.ncalls))
-        for name, function in functions
+        name: (calls, 1e3 * seconds / calls)
+        for (_, _, name), (calls, _, _, seconds, _) in functions
         if name.lstrip("_").startswith("nvml")
     }
 
@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
             values_ms = ", ".join(f"{value:.2f}" for value in values)
             ratio = median(values) / first
             print(f"  {checkout}: {median(values):.2f} ms a reading, {ratio:.2f} ({values_ms})")
-        for name, (calls, each_ms) in costs.items():
+        for name, (calls, each_ms) in sorted(costs.items()):
             print(f"  {name}: {calls} calls, {each_ms:.3f} ms each", flush=True)
     return 0
 
