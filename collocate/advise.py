@@ -13,7 +13,8 @@ from collocate.app import Mistyped, app
 
 LEAST_BUDGET_S = 60.0
 SEPARATOR = "---"  # between the commands of two jobs
-DECIDED = ("study", "studies", "workloads", "attempts", "budget")  # keys that no --set may change
+DECIDED = ("study", "studies", "workloads", "attempts", "budget", "wait", "timeout", "rerun")
+DECIDED += ("session", "measure", "results")  # keys that no --set may change
 _MEASURING = {"max_jobs", "max_slowdown", "max_memory", "budget", "measure"}
 _MEASURING |= {"as_json", "as_markdown", "results", "settings"}
 ALLOWED = {  # what is asked about → the options that it has

@@ -80,6 +80,8 @@ def _task(
         model = workload_model(request.entry.get("kind", "vision"))
         name = request.job if request.job not in jobs else f"{request.job}_2"
         jobs[name] = validate(model, request.entry, request.job)
+        if jobs[name].arrivals or jobs[name].input.mode == "shared":
+            raise Mistyped(f"{name}: waits for others; ask with a study of it")
     trainer = SCRIPT_TRAINER if first.command else config.trainer
     if trainer == "models.train":
         if missing := missing_packages(TRAINING_PACKAGES):
@@ -129,7 +131,7 @@ def _datasets(job: "Workload", config: "Config", folder: Path) -> dict[str, dict
         return {}
     record, log = folder / "dataset.json", folder / "dataset.log"
     options = ["--tied", "--root", config.data, "--ready", str(record)]
-    options += ["--source", "auto" if job.dataset == "digits" else config.source]
+    options += ["--source", "auto" if job.dataset in ("digits", "sources") else config.source]
     if job.dataset in DATASET_SIZES:
         options += ["--train", str(DATASET_SIZES[job.dataset])]
     if job.input_size:

@@ -235,8 +235,10 @@ class _Recorder:
         """Wait at the barrier, with no work under way, until it opens."""
         if self.cuda:
             self.cuda.synchronize()
-        self.header[HELD] = 1
-        while self.done >= self.header[LIMIT]:  # A run before may have left a byte in the gate.
+        while self.done >= self.header[LIMIT]:
+            # Anew each time: it may be let go and held again before it has seen the first. And a
+            # run before may have left a byte in the gate.
+            self.header[HELD] = 1
             os.read(self.gate, 1)
         self.header[HELD] = 0
 

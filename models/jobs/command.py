@@ -136,6 +136,8 @@ class ScriptMember:
         poll = select.poll()
         for source in (self.channel.commands, self.child_pidfd, self.output.our_end):
             poll.register(source, select.POLLIN)
+        if self.channel.ready():  # Two commands may have come at once.
+            seconds = 0.0
         poll.poll(None if seconds is None else seconds * 1000)
         has_ended = self.child.poll() is not None
         for line in self.output.read_lines():
@@ -163,7 +165,9 @@ class ScriptMember:
         code = self.child.returncode
         if code == 0:
             return (
-                f"the script ended after {self.steps.done} steps, before it was told to; "
+                f"the script ended without a step, after {self.steps.done} of earlier runs"
+                if self.spec.job.restarts
+                else f"the script ended after {self.steps.done} steps, before it was told to; "
                 "give it more to do than it can finish"
             )
         cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"

@@ -144,12 +144,12 @@ class OutputSteps:
         act_on_living(process_trees([self.child.pid]), psutil.Process.resume)
 
     def arrays(self, first: int, end: int) -> tuple:
-        """Times of steps first ≤ step < end, but of none before it was last held; no losses."""
+        """Times of steps first ≤ step < end, but of none before it was first held; no losses."""
         if end <= first:
             return [], [], []
         steps = np.arange(first + 1, end + 1)
         ran_ns = np.interp(steps, self.steps_made, self.ran_ns)
-        ran_ns = np.rint(ran_ns[ran_ns > self.holds[-1][0]]).astype(np.int64)
+        ran_ns = np.rint(ran_ns[ran_ns > self.holds[0][0]]).astype(np.int64)
         end_ns = ran_ns.copy()
         for held_after_ns, duration_ns in self.holds:
             end_ns += duration_ns * (ran_ns > held_after_ns)

@@ -90,7 +90,7 @@ def place(tmp_path, monkeypatch):
         ({"memory_gb": 94.0}, {}, {}),
         ({}, {"max_memory_gb": 41.0}, {"naive": 4, "mps": 4}),
         ({}, {"max_memory_gb": 40.9}, {"naive": 3, "mps": 3}),
-        ({"card": "CPU", "card_gb": 0.0, "memory_gb": 0.0, "shares": {}}, {}, {"naive": 8}),
+        ({"methods": ("naive",)}, {}, {"naive": 8}),
         ({"card": "NVIDIA GB10", "card_gb": 0.0}, {}, {"naive": 8, "mps": 8}),  # tells no memory
     ],
 )
@@ -99,7 +99,7 @@ def test_sets_are_those_that_memory_has_room_for(of, bounds, most):
     assert {picked(each) for each in sets} == {
         (n, method) for method, top in most.items() for n in range(2, top + 1)
     }
-    assert all((each.prediction is not None) is (not job(**of).on_cpu) for each in sets)
+    assert all(each.prediction for each in sets)
 
 
 def test_nothing_is_predicted_without_counters():
@@ -134,17 +134,32 @@ def test_the_set_to_measure_and_its_rival(sets, slowdown, best, rival):
 
 
 @pytest.mark.parametrize(
-    ("of", "sets", "held"),
+    ("of", "sets", "fits"),
     [
-        ({}, [(4, "mps"), (4, "naive")], True),  # 1 + 9 * 10 GB of 95
-        ({}, [(4, "mps"), (5, "naive")], False),
+        ({}, [(4, "mps"), (5, "naive")], True),  # 1 + 9 * 10 GB of 95; the lone copy is one of 5
+        ({}, [(4, "mps"), (6, "naive")], False),
         ({}, [(4, "mps"), (8, "mps")], True),  # one is part of the other
+        ({}, [(9, "mps")], False),
+        ({}, [(9, "naive")], True),
         ({"card": "CPU", "card_gb": 0.0}, [(8, "naive"), (48, "naive")], True),
         ({"card": "NVIDIA GB10", "card_gb": 0.0}, [(8, "naive"), (8, "mps")], True),
     ],
 )
-def test_sets_that_take_turns_fit_on_the_card_at_once(of, sets, held):
-    assert answer.fit_together(job(**of), [option(n, method, 1.0) for n, method in sets]) is held
+def test_sets_that_take_turns_fit_on_the_card_with_the_lone_copy(of, sets, fits):
+    options = [option(n, method, 1.0) for n, method in sets]
+    assert answer.fit_with_lone(job(**of), options) is fits
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "groups"),
+    [
+        (2.0, [(True, ["4xmps", "8xmps"])]),
+        (11.0, [(True, ["4xmps"]), (False, ["8xmps"])]),
+    ],
+)
+def test_sets_without_room_beside_the_lone_copy_come_last(memory_gb, groups):
+    found = answer.groups_to_start(job(memory_gb=memory_gb), LADDER, asked())
+    assert [(g.with_lone, [each.name for each in g.sets]) for g in found] == groups
 
 
 BOTH = [measured(2, "mps", 1.9, 1.1, gb=20), measured(4, "mps", 3.0, 1.4, gb=40)]
@@ -169,6 +184,7 @@ def test_what_was_measured_decides(found, bounds, expected):
     assert picked(answer.decide(found, asked(**bounds))) == expected
 
 
+PREDICT = {"measure_sets": False}
 FULL = {"gract": 1.0, "smact": 0.95}
 
 
@@ -177,6 +193,7 @@ def record(**changes) -> ProbeRecord:
     member = {"member": 0, "workload": "t", "status": "completed", "optimizer": "AdamW"}
     fields = {"jobs": {}, "started_at": "", "gpu": None, "host": {}, "windows": []}
     fields |= {"provenance": {}, "members": [member], "sets": [], "peak_bytes": None, "flags": []}
+    fields |= {"no_mps": None}
     fields |= {"telemetry": {"status": "off"}, "evidence": {}, "needed_s": None}
     fields |= {"problem": None, "seconds": {"wall": 180.0, "counted": 100.0}, "files": {}}
     return ProbeRecord(**fields | changes)
@@ -204,8 +221,9 @@ def decision(sets=(), shares=SHARES, bounds=None, flags=(), cycle_s=None, notes=
         ),
         (decision([measured(4, "mps", 2.5, 1.6)], bounds={"max_slowdown": 1.2}), ".*bounds; 4", 1),
         (decision(bounds={"max_memory_gb": 15}), "One at a time: no set respects the bounds", 1),
-        (decision(), r"Predicted: run \d under MPS, STP \d.* Not measured", 5),
-        (decision(shares=FULL), r"One at a time: predicted STP .* Not measured", 1),
+        (decision(bounds=PREDICT), r"Predicted: run \d under MPS, STP \d.* Not measured", 5),
+        (decision(shares=FULL, bounds=PREDICT), r"One at a time: predicted .* Not measured", 1),
+        (decision(), "Undecided: fewer than two copies had room", 1),
         (
             decision([measured(2, "mps", 2.4, 0.8, doubt="2 jobs did more than 2 times")]),
             "Undecided on 2 under MPS: 2 jobs did more than 2 times",
@@ -257,13 +275,15 @@ def test_sets_are_chosen_from_what_the_job_alone_shows():
     sentences = []
     window = WindowTelemetry(seconds=9.0, entities={"gpu": SHARES | {"power": 300.0}})
     telemetry = Telemetry(status="complete", windows={"alone": window})
-    reading = LoneReading(10.0, telemetry, peak_bytes=10**10, cores=2)
+    reading = LoneReading(10.0, telemetry, peak_bytes=10**10, cores=2, methods=("naive", "mps"))
     card = GpuRecord(uuid="GPU-x", name="NVIDIA X", memory_bytes=10**11, driver="1")
     choice = SetChoice(asked(), card, sentences.append)
     [group] = choice(reading)
-    assert {each.method for each in group} == {"mps"} and len(sentences) == 1
+    assert {each.method for each in group.sets} == {"mps"} and len(sentences) == 1
+    [separate] = choice(reading._replace(methods=("naive",)))
+    assert {each.method for each in separate.sets} == {"naive"}
     [few] = choice(reading._replace(telemetry=Telemetry(status="off")))
-    assert {each.n for each in few} <= {2, 4}
+    assert {each.n for each in few.sets} <= {2, 4}
     assert SetChoice(asked(measure_sets=False), card)(reading) == []
 
 

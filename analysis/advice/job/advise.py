@@ -16,7 +16,7 @@ from analysis.advice.job.numbers import Alone, Estimate, alone_numbers, step_end
 from analysis.advice.job.request import COMMAND_FILE, Request
 from analysis.advice.predict import AloneActivity, predict_rescaled
 from analysis.estimates.records import flags
-from workflow.collocation.record.probe import JobSet, LoneReading, ProbeRecord
+from workflow.collocation.record.probe import Group, LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.study.redaction import redacted, redacted_words, write_private
 
@@ -43,7 +43,7 @@ class SetChoice:
     job: LoneJob | None = None
     sets: list[PredictedSet] = field(default_factory=list)
 
-    def __call__(self, reading: LoneReading) -> list[list[JobSet]]:
+    def __call__(self, reading: LoneReading) -> list[Group]:
         """Groups of sets to load at once.
 
         Raises ValueError if a prediction was asked for, and nothing can be predicted.
@@ -62,9 +62,9 @@ class SetChoice:
             return []
         groups = answer.groups_to_start(self.job, self.sets, request)
         if groups and is_predicted:
-            chosen = groups[0][0]
+            chosen = answer.best_prediction(self.sets, request)
             self.announce(f"predicted: {chosen.label}, STP {chosen.stp:.2f}; measuring it")
-        return [[JobSet(n=o.n, method=o.method) for o in group] for group in groups]
+        return groups
 
 
 def advice_of(request: Request, choice: SetChoice, record: ProbeRecord, folder: Path) -> dict:
@@ -72,14 +72,16 @@ def advice_of(request: Request, choice: SetChoice, record: ProbeRecord, folder: 
 
     Raises ValueError with one line for a job that did not run.
     """
-    if record.problem and not record.sets:
-        raise ValueError(f"{redacted(request.title)}: {record.problem}; log: {folder / 'log'}")
     ends, batch_size = step_ends(folder), request.entry["batch_size"]
+    if not len(ends.get(0, ())) or not record.windows:
+        reason = record.problem or "it made no step"
+        raise ValueError(f"{redacted(request.title)}: {reason}; log: {folder / 'log'}")
     alone = alone_numbers(record, ends, member=0)
     cores = record.host["usable_cores"]
-    reading = LoneReading(alone.rate.value, record.telemetry, record.peak_bytes, cores)
+    methods = ("naive",) if record.no_mps else answer.METHODS
+    reading = LoneReading(alone.rate.value, record.telemetry, record.peak_bytes, cores, methods)
     job = answer.lone_job(reading, record.gpu, batch_size, [*alone.flags, *record.flags])
-    measured = answer.set_measurements(record, ends, choice.sets, batch_size)
+    measured = answer.set_measurements(record, ends, choice.sets, job, batch_size)
     advice = Decision(request, job, choice.sets, measured, record, alone).as_json()
     if request.command:
         write_private(folder / COMMAND_FILE, json.dumps(request.command) + "\n")
@@ -116,7 +118,7 @@ class Decision:
         if self.measured:
             advised = self.advised
             return advised.predicted if advised and advised.is_decided else None
-        if self.record.needed_s or self.record.problem:
+        if self.record.needed_s or self.request.measure_sets:
             return None
         return self.chosen if self.chosen and not _gains_nothing(self.chosen) else None
 
@@ -128,7 +130,7 @@ class Decision:
             return self._predicted_verdict()
         advised = self.advised
         in_doubt = next((m for m in self.measured if m.numbers.doubt), None)
-        if in_doubt and (advised is None or not advised.is_decided):
+        if in_doubt and advised is None:
             name = in_doubt.predicted.label
             return f"Undecided on {name}: {in_doubt.numbers.doubt}."
         if advised is None:
@@ -155,8 +157,8 @@ class Decision:
             return "One at a time: no set respects the bounds, or has room in memory."
         if self.record.problem:
             return f"Undecided: copies of it do not run together: {self.record.problem}"
-        if not chosen.prediction:
-            return "Undecided: too few copies had room in memory."
+        if self.request.measure_sets:
+            return "Undecided: fewer than two copies had room in memory."
         if _gains_nothing(chosen):
             return f"One at a time: predicted STP {chosen.stp:.2f} at most. Not measured."
         low, high = chosen.prediction.low, chosen.prediction.high
@@ -168,7 +170,8 @@ class Decision:
     def _undecided_for_time(self) -> str:
         budget, cycle_s = needed_budget(self.record.needed_s), self.alone.cycle_s
         if cycle_s is None:
-            return f"Undecided: it pauses for long. Ask again with {budget} or more."
+            what = "it pauses for long, or its steps are slow"
+            return f"Undecided: {what}. Ask again with {budget} or more."
         return (
             f"Undecided: it pauses every {cycle_s:.0f} s, and whole cycles have to be counted. "
             f"Ask again with {budget}."
@@ -180,6 +183,10 @@ class Decision:
         notes = [*self.alone.notes]
         if job.on_cpu:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
+        elif self.record.no_mps:
+            notes.append(f"Not measured under MPS: {self.record.no_mps}.")
+        if self.record.problem:
+            notes.append(f"Not all was measured: {self.record.problem}.")
         if self.request.command[:1] == [sys.executable]:
             notes.append("The script was run by this project's Python.")
         notes += self._notes_on_pauses() + self._notes_on_gains()
@@ -241,14 +248,14 @@ class Decision:
         job, batch_size = self.job, self.request.entry["batch_size"]
         in_turns = self.alone.in_turns
         return {
-            "rate": job.rate,
+            "rate": None if isnan(job.rate) else job.rate,
             "interval": as_list(self.alone.rate, batch_size),
             "unit": f"{self.request.unit}/s",
             "optimizer": self.record.members[0].optimizer,
             **job.shares,
             "memory_gb": job.memory_gb if job.card_gb else None,
             "cores": job.busy_cores,
-            "joules": job.watts / job.rate if job.watts else None,
+            "joules": job.watts / job.rate if job.watts and job.rate > 0 else None,
             "flags": [*job.flags],
             "beside_rate": in_turns and in_turns * batch_size,
         }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 from analysis import labels
 from analysis.advice import NEAR
@@ -16,7 +16,7 @@ from analysis.advice.job.numbers import (
 from analysis.advice.job.request import CPU, Request
 from analysis.advice.predict import AloneActivity, Prediction, predict_stp
 from analysis.estimates.quantities import DEMAND
-from workflow.collocation.record.probe import ALONE, JobSet, LoneReading, ProbeRecord
+from workflow.collocation.record.probe import ALONE, Group, JobSet, LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
 
 METHODS = tuple(DEMAND)  # that can be predicted
@@ -33,7 +33,7 @@ class LoneJob:
 
     rate: steps/s or samples/s. shares: GRACT, SMACT and DRAMA, as far as the card tells them.
     memory_gb: beside idle_gb, what the card holds when idle. busy_cores: of usable_cores. watts:
-    of the card. flags: of the job's record.
+    of the card. flags: of the job's record. methods: of sharing, that can be used here.
     """
 
     rate: float
@@ -46,6 +46,7 @@ class LoneJob:
     card: str
     card_gb: float
     flags: Sequence[str] = ()
+    methods: Sequence[str] = METHODS
 
     @property
     def on_cpu(self) -> bool:
@@ -69,6 +70,10 @@ class PredictedSet:
     def slowdown(self) -> float:
         """How many times as long as alone each job takes."""
         return self.n / self.stp
+
+    @property
+    def job_set(self) -> JobSet:
+        return JobSet(n=self.n, method=self.method)
 
     @property
     def label(self) -> str:
@@ -96,7 +101,8 @@ class SetMeasurement:
     @property
     def is_decided(self) -> bool:
         """False if its gain is in doubt, or the interval has both a gain and a loss."""
-        return self.numbers.doubt is None and not self.stp.low <= 1 <= self.stp.high
+        is_known = self.numbers.doubt is None and isfinite(self.stp.low)
+        return is_known and not self.stp.low <= 1 <= self.stp.high
 
     def is_within(self, request: Request) -> bool:
         """True if the set respects the bounds of a request."""
@@ -129,13 +135,14 @@ def lone_job(
         card=gpu.name if gpu else CPU,
         card_gb=(gpu.memory_bytes or 0) / GB if gpu else 0.0,
         flags=flags,
+        methods=reading.methods,
     )
 
 
 def predicted_sets(job: LoneJob, request: Request) -> list[PredictedSet]:
     """All sets that memory has room for: from 2 jobs to the most allowed, by each method."""
     room_gb = min(ROOM * job.card_gb or inf, request.max_memory_gb)
-    methods = METHODS[:1] if job.on_cpu else METHODS
+    methods = [method for method in METHODS if method in job.methods]
     alone = None
     if {"gract", "smact"} <= job.shares.keys():
         alone = AloneActivity(job.shares["gract"], job.shares["smact"])
@@ -181,33 +188,36 @@ def rival_of(
     return max(by_same_method, key=lambda option: (option.stp, -option.n), default=None)
 
 
-def fit_together(job: LoneJob, sets: Sequence[PredictedSet]) -> bool:
-    """True if the card holds these sets and the job alone, all loaded at once.
+def groups_to_start(job: LoneJob, sets: Sequence[PredictedSet], request: Request) -> list[Group]:
+    """The sets to measure, in groups that are loaded at once: the chosen set, and its rival.
 
-    Sets by one method share their processes, so only the largest of them counts.
+    Those beside which the lone copy has no room come last, because it ends for them.
     """
-    most_jobs: dict[str, int] = {}
-    for option in sets:
-        most_jobs[option.method] = max(option.n, most_jobs.get(option.method, 0))
-    loaded = 1 + sum(most_jobs.values())
-    return job.idle_gb + loaded * job.memory_gb <= (ROOM * job.card_gb or inf)
-
-
-def groups_to_start(
-    job: LoneJob, sets: Sequence[PredictedSet], request: Request
-) -> list[list[PredictedSet]]:
-    """The sets to measure, in groups that are loaded at once: the chosen set, and its rival."""
     chosen = best_prediction(sets, request)
     if chosen is None:
         return []
     rival = rival_of(chosen, sets, request)
-    if rival is None:
-        return [[chosen]]
-    return [[chosen, rival]] if fit_together(job, [chosen, rival]) else [[chosen], [rival]]
+    both = [chosen, rival] if rival else [chosen]
+    if fit_with_lone(job, both):
+        return [Group([option.job_set for option in both])]
+    groups = [Group([option.job_set], fit_with_lone(job, [option])) for option in both]
+    return sorted(groups, key=lambda group: not group.with_lone)
+
+
+def fit_with_lone(job: LoneJob, sets: Sequence[PredictedSet]) -> bool:
+    """True if the card holds these sets and the job alone, all loaded at once.
+
+    Sets by one method share their processes, and the job alone is one of the separate ones.
+    """
+    most_jobs = {"naive": 1}
+    for option in sets:
+        most_jobs[option.method] = max(option.n, most_jobs.get(option.method, 0))
+    loaded = sum(most_jobs.values())
+    return job.idle_gb + loaded * job.memory_gb <= (ROOM * job.card_gb or inf)
 
 
 def set_measurements(
-    record: ProbeRecord, ends: StepEnds, sets: Sequence[PredictedSet], batch_size: int
+    record: ProbeRecord, ends: StepEnds, sets: Sequence[PredictedSet], job: LoneJob, batch_size: int
 ) -> list[SetMeasurement]:
     """What was measured, of the sets that were predicted. ends: of the steps of all members."""
     predicted = {(option.n, option.method): option for option in sets}
@@ -220,9 +230,12 @@ def set_measurements(
         numbers = together_numbers(window, ends, [alone] * job_set.n)
         # It is none of those predicted if some copies ran out of memory.
         option = predicted.get((job_set.n, job_set.method))
-        option = option or PredictedSet(job_set.n, job_set.method, 0.0, None)
+        if option is None:
+            memory_gb = job.idle_gb + job_set.n * job.memory_gb
+            option = PredictedSet(job_set.n, job_set.method, memory_gb, None)
         watts, memory_gb = _power_and_memory(record, job_set)
-        joules = watts / (numbers.rate.value * batch_size) if watts else None
+        rate = numbers.rate.value * batch_size
+        joules = watts / rate if watts and rate > 0 else None
         measured.append(SetMeasurement(option, numbers, memory_gb, joules))
     return measured
 
@@ -235,7 +248,7 @@ def _power_and_memory(record: ProbeRecord, job_set: JobSet) -> tuple[float | Non
     power = window.entities["gpu"].get("power")
     # The card holds other copies as well, so memory is the sum over the set's own jobs.
     of_jobs = [member.get("gpu_memory") for member in window.members.values()]
-    if not of_jobs or None in of_jobs:
+    if len(of_jobs) < job_set.n or None in of_jobs:
         return power, None
     idle = record.telemetry.idle.get("memory_used") or 0
     return power, (idle + sum(of_jobs)) / GB
@@ -245,9 +258,10 @@ def decide(sets: Sequence[SetMeasurement], request: Request) -> SetMeasurement |
     """The set with the fewest jobs whose throughput is near (NEAR) the highest measured.
 
     One job alone, whose throughput is 1, is among the candidates: None means one at a time. Sets
-    that break a bound of the request do not count.
+    that break a bound of the request, or whose gain is in doubt, do not count.
     """
     allowed = [measured for measured in sets if measured.is_within(request)]
+    allowed = [measured for measured in allowed if measured.numbers.doubt is None]
     highest = max((measured.stp.value for measured in allowed), default=1.0)
     if NEAR * highest <= 1:
         return None

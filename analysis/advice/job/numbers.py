@@ -30,7 +30,9 @@ from workflow.collocation.record.values import Window
 
 HELD_UP = 0.25  # of a job's median turn: in a slower one, it paused or was held up
 
-StepEnds = Mapping[int, np.ndarray]  # member → when its steps ended, int64 ns
+WINDOW_ERROR = 0.02  # relative, by which windows of a steady job differ beyond their own scatter
+
+StepEnds = Mapping[int, np.ndarray]  # member → when its steps ended, int64 ns; none that made none
 
 
 class Estimate(NamedTuple):
@@ -73,6 +75,7 @@ class Alone:
     start_share: of a script that ends, the share of a run until its first step; None for others.
     progress, slices: to which sets are compared: all whole cycles of the job by itself, or the
     steps/s in each of its turns. notes: sentences on its rates. doubt: why they are no baseline.
+    window_error: relative, by which windows differ beyond their own scatter.
     """
 
     rate: Estimate
@@ -84,6 +87,7 @@ class Alone:
     slices: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     doubt: str | None = None
+    window_error: float = WINDOW_ERROR
 
 
 def step_ends(folder: Path) -> StepEnds:
@@ -101,7 +105,7 @@ def alone_numbers(
     turns = [w for w in mine if w.spans and (beside is None or _overlap(w, beside))]
     parts = [_progress(window, member, ends) for window in by_itself]
     first = parts[0]
-    flag = None if first.pauses else window_flag(by_itself[0], ends[member], None)
+    flag = None if first.pauses else window_flag(by_itself[0], _steps(ends, member), None)
     slices = _slices(turns[0], member, ends) if turns else None
     return Alone(
         rate=_estimate(first.rate, first.relative_error, len(first.steps) - 1),
@@ -118,7 +122,8 @@ def _start_share(record: ProbeRecord, ends: StepEnds, member: int) -> float | No
     starts_ns = next(each.starts_ns for each in record.members if each.member == member)
     runs_ns, until_first_ns = 0, 0
     for start_ns, next_ns in itertools.pairwise(starts_ns):
-        inside = ends[member][(ends[member] > start_ns) & (ends[member] < next_ns)]
+        steps = _steps(ends, member)
+        inside = steps[(steps > start_ns) & (steps < next_ns)]
         if len(inside):
             runs_ns += next_ns - start_ns
             until_first_ns += int(inside[0]) - start_ns
@@ -133,9 +138,11 @@ def _baseline(parts: Sequence[Progress], slices: np.ndarray | None) -> dict:
     rates, progress = [part.rate for part in parts], _joined(parts)
     if slices is None:
         doubt = None if _agree(rates) else f"its rate alone was {_listed(rates)} steps/s"
-        return {"progress": progress, "doubt": doubt}
+        differ = abs(np.log(rates[1] / rates[0])) / 2 if len(rates) > 1 else 0.0
+        error = max(WINDOW_ERROR, differ)
+        return {"progress": progress, "doubt": doubt, "window_error": error}
     in_turns = float(slices.mean())
-    if not rates or _agree([rates[0], in_turns]):
+    if _agree([*rates, in_turns]):
         return {"progress": progress, "slices": slices}
     seen = f"Alone it made {_listed(rates)} steps/s by itself and {in_turns:.3g} in turns"
     if len(rates) > 1 and _agree([rates[1], in_turns]):
@@ -155,10 +162,11 @@ def together_numbers(window: Window, ends: StepEnds, alone: Sequence[Alone]) -> 
         by_member = np.array([_slices(window, member, ends) for member in window.members])
         rate, stp, slowdowns = _from_turns(by_member, alone)
         flags = {
-            window_flag(window, ends[member], rates)
+            window_flag(window, _steps(ends, member), rates)
             for member, rates in zip(window.members, by_member, strict=True)
         }
-        if (by_member < HELD_UP * np.median(by_member, axis=1, keepdims=True)).any():
+        turns = [*by_member, *(each.slices for each in alone if each.slices is not None)]
+        if any((rates <= HELD_UP * np.median(rates)).any() for rates in turns):
             doubt = doubt or "a job hardly stepped in one of its turns"
     else:
         progress = [_progress(window, member, ends) for member in window.members]
@@ -166,16 +174,20 @@ def together_numbers(window: Window, ends: StepEnds, alone: Sequence[Alone]) -> 
         flags = set()
         for member, each in zip(window.members, progress, strict=True):
             if not each.pauses:  # of one that pauses, whole cycles are counted, pauses and all
-                flags.add(window_flag(window, ends[member], None))
+                flags.add(window_flag(window, _steps(ends, member), None))
         if min(len(each.steps) for each in progress) < LEAST_CYCLES:
             doubt = doubt or f"a job made fewer than {LEAST_CYCLES} whole cycles in the time"
     count = len(window.members)
+    if min(len(each.progress.steps) for each in alone) < LEAST_CYCLES:
+        doubt = doubt or f"the job alone made fewer than {LEAST_CYCLES} whole cycles in the time"
     if stp.low > (1 + AGREE) * count:
         doubt = doubt or f"{count} jobs did {stp.value:.2f} times the work of one alone"
     flags = tuple(sorted(flag for flag in flags if flag))
-    above = stp.value if stp.value > count else None
+    if not stp.value > count:
+        return Together(rate, stp, slowdowns, flags, doubt)
     at_most = Estimate(*(min(end, count) for end in stp))
-    return Together(rate, at_most, slowdowns, flags, doubt, above)
+    at_least = tuple(Estimate(*(max(end, 1.0) for end in each)) for each in slowdowns)
+    return Together(rate, at_most, at_least, flags, doubt, above=stp.value)
 
 
 def _from_turns(
@@ -211,6 +223,9 @@ def _from_windows(
     errors = np.array([each.relative_error for each in progress])
     relative = rates / [each.rate for each in baselines]
     of_baselines = np.array([each.relative_error for each in baselines])
+    of_windows = np.array([each.window_error for each in alone])
+    # Each compares two windows, of the set and of the job alone.
+    of_baselines = np.hypot(of_baselines, np.sqrt(2) * of_windows)
     # Copies of one job have one baseline, whose error they share: so errors of baselines add up.
     gain_error = np.hypot(np.linalg.norm(relative * errors), (relative * of_baselines).sum())
     slowdowns = [
@@ -246,12 +261,16 @@ def _overlap(window: Window, other: Window) -> bool:
 
 
 def _progress(window: Window, member: int, ends: StepEnds) -> Progress:
-    return progress_in(ends.get(member, np.empty(0, np.int64)), *window.ends)
+    return progress_in(_steps(ends, member), *window.ends)
+
+
+def _steps(ends: StepEnds, member: int) -> np.ndarray:
+    return ends.get(member, np.empty(0, np.int64))
 
 
 def _slices(window: Window, member: int, ends: StepEnds) -> np.ndarray:
     """Steps/s of a member in each turn of a window."""
-    rate = slices_rate(ends[member], window.spans, round(DROP_S * 1e9), batch_size=1)
+    rate = slices_rate(_steps(ends, member), window.spans, round(DROP_S * 1e9), batch_size=1)
     return np.array(rate.slices)
 
 

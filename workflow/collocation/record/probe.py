@@ -4,6 +4,7 @@ Beside it lie steps.parquet, when each job's steps ended, and the telemetry, as 
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,13 +48,25 @@ class LoneReading(NamedTuple):
     """What is known of the job alone, before a set is started.
 
     rate: steps per second. peak_bytes: the most device memory in use, None without a GPU. cores:
-    logical CPUs that each copy may use.
+    logical CPUs that each copy may use. methods: of sharing, which this machine allows.
     """
 
     rate: float
     telemetry: Telemetry
     peak_bytes: int | None
     cores: int
+    methods: Sequence[str]
+
+
+class Group(NamedTuple):
+    """Sets that are loaded at once.
+
+    with_lone: whether the lone copy stays loaded, so that it takes turns with them. Where memory
+    has no room for that, sets under MPS are compared to what it did before.
+    """
+
+    sets: Sequence[JobSet]
+    with_lone: bool = True
 
 
 class ProbeRecord(RecordPart):
@@ -63,8 +76,9 @@ class ProbeRecord(RecordPart):
     named ALONE, IN_TURNS, AGAIN, as a pair's, or like their set; those with spans were measured in
     turns. sets: those that were measured, with the
     copies that ran: fewer than were started if some ran out of memory. peak_bytes: the most device
-    memory in use while the lone copies alone were loaded. needed_s: how long a probe has to be for
-    a job that pauses so rarely; None where the time sufficed. problem: why no more was measured.
+    memory in use while the lone copies alone were loaded. no_mps: why MPS could not be used, or
+    None. needed_s: how long a probe has to be for a job that pauses so rarely; None where the time
+    sufficed. problem: why no more was measured.
     seconds: "wall", and "counted", those in windows.
     """
 
@@ -81,6 +95,7 @@ class ProbeRecord(RecordPart):
     peak_bytes: int | None
     flags: list[str]
     evidence: dict
+    no_mps: str | None
     needed_s: float | None
     problem: str | None
     seconds: dict[str, float]
@@ -88,11 +103,6 @@ class ProbeRecord(RecordPart):
 
     def window(self, name: str) -> Window | None:
         return next((window for window in self.windows if window.name == name), None)
-
-
-def read_probe(path: Path) -> ProbeRecord:
-    """Read probe.json. Raises OSError, or ValueError for anything else."""
-    return ProbeRecord.model_validate_json(path.read_bytes())
 
 
 def write_probe(path: Path, record: ProbeRecord) -> None:

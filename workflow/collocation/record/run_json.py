@@ -22,7 +22,6 @@ from workflow.collocation.study.names import ALONE_VARIANTS, conditions_of, pars
 from workflow.collocation.study.redaction import open_for_owner
 from workflow.collocation.study.regular_files import read_bytes
 
-PROGRESS_FILE = "now"  # beside a running cell's log: what it is doing
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # trying again would give the same
 FAULTS = ("failed", "timed_out")  # tried again a few times

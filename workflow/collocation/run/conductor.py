@@ -205,7 +205,7 @@ class Conductor:
     def resume(self, members: Sequence[TrackedMember]) -> None:
         """Let members that are held go on."""
         for member in members:
-            del member.events["held"]
+            member.events.pop("held", None)
         self.send(members, "resume")
 
     def await_held(self) -> None:

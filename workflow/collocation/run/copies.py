@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from workflow.collocation.record.cycles import LEAST_CYCLES, Progress
-from workflow.collocation.record.probe import AGAIN, AGREE, ALONE, IN_TURNS, JobSet, LoneReading
+from workflow.collocation.record.probe import (
+    AGAIN,
+    AGREE,
+    ALONE,
+    IN_TURNS,
+    Group,
+    JobSet,
+    LoneReading,
+)
 from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.run.probe import (
     LEAST_ROUNDS,
@@ -23,16 +31,16 @@ ALONE_SHARE, LEAST_ALONE_S = 0.25, 8.0  # of the time, for the job alone
 MOST_ALONE_SHARE = 0.5  # of the time, to learn how a job pauses
 AGAIN_S = 10.0  # to measure the job alone once more, where its rates contradict each other
 
-# From what is known of the job alone to groups of sets. The sets of a group are loaded at once.
-Choose = Callable[[LoneReading], Sequence[Sequence[JobSet]]]
+# From what is known of the job alone to the sets to measure.
+Choose = Callable[[LoneReading], Sequence[Group]]
 
 
 @dataclass
 class CopiesProbe(Probe):
     """Conducts the copies of one job.
 
-    specs: the lone copy, and then as many copies for each method as may be started. copies: method
-    → their indices.
+    copies: method → the indices of as many members as may be started by it. The lone copy, member
+    0, is the first of the separate processes. choose: says which sets are measured.
     """
 
     copies: dict[str, list[int]] = field(default_factory=dict)
@@ -40,8 +48,12 @@ class CopiesProbe(Probe):
     start_s: float = 0.0  # that the lone copy took from its start to its warm-up's end
 
     def measure_all(self) -> None:
-        [lone] = self.start([0]) or [self.members[0]]
+        self.start([0])
         self.raise_if_over()
+        [lone] = self.members
+        self._collect_evidence("start")
+        if self.on_gpu:
+            self._open_second_contexts()
         self.start_s = time.monotonic() - self.began_s
         self.send([lone], "go")
         self.await_event("started", [lone])
@@ -50,13 +62,19 @@ class CopiesProbe(Probe):
         if self.needed_s:
             return
         rate, cores = self.progress(ALONE, lone).rate, len(self.specs[0].cores)
-        groups = self.choose(LoneReading(rate, telemetry, self.peak_bytes, cores))
-        self.send([lone], "hold")
+        reading = LoneReading(rate, telemetry, self.peak_bytes, cores, tuple(self.copies))
+        groups = self.choose(reading)
+        if groups:
+            self.send([lone], "hold")
         for number, group in enumerate(groups):
             share_s = (self.until_s - STOP_S - time.monotonic()) / (len(groups) - number)
             # The first group is measured in any case: it is the answer.
             if number == 0 or share_s > self.start_s + 2 * LEAST_ROUNDS * SHORTEST_SLICE_S:
                 self._measure_group(lone, group, time.monotonic() + share_s, number)
+        if self._contradicts_itself():
+            self.end_members([m for m in self.members if m.alive and m is not lone])
+            self.resume([lone])
+            self._run_phase("window", lambda: self.measure_window(AGAIN, [lone], AGAIN_S, AGAIN_S))
 
     # -- the job alone ---------------------------------------------------------------------------
 
@@ -67,11 +85,15 @@ class CopiesProbe(Probe):
         [alone] = self.measure_window(ALONE, [lone], least_s, most_s, self._takes_too_long)
         if len(alone.steps) < LEAST_CYCLES:
             self.needed_s = self._time_needed(alone)
+        else:
+            self.least_window_s = (LEAST_CYCLES + 1) * float(alone.seconds.mean())
 
     def _takes_too_long(self, progress: list[Progress]) -> bool:
         """Whether a whole cycle is known, and the time cannot hold enough of them."""
         [alone] = progress
-        return len(alone.steps) > 0 and self._time_needed(alone) > self.until_s - self.began_s
+        if not alone.pauses or not len(alone.steps):
+            return False
+        return self._time_needed(alone) > self.until_s - self.began_s
 
     def _time_needed(self, alone: Progress) -> float:
         """How long a probe of this job has to be; at least, if no whole cycle is known yet."""
@@ -84,46 +106,52 @@ class CopiesProbe(Probe):
     # -- sets ------------------------------------------------------------------------------------
 
     def _measure_group(
-        self, lone: TrackedMember, group: Sequence[JobSet], until_s: float, number: int
+        self, lone: TrackedMember, group: Group, until_s: float, number: int
     ) -> None:
-        """Start the copies of a group of sets, measure each set, and end the copies."""
-        most = {s.method: max(o.n for o in group if o.method == s.method) for s in group}
-        indices = [i for method, n in most.items() for i in self.copies[method][:n]]
-        started = self.start(indices)
+        """Load the copies of a group of sets, and measure each set.
+
+        Copies of the group before stay loaded if this one has use for them.
+        """
+        most = {s.method: max(o.n for o in group.sets if o.method == s.method) for s in group.sets}
+        indices = {i for method, n in most.items() for i in self.copies[method][:n]}
+        if group.with_lone:
+            indices.add(0)
+        loaded = [member for member in self.members if member.alive]
+        if not indices >= {0}:
+            self.await_held()
+            self.lone = ()
+        self.end_members([member for member in loaded if member.member not in indices])
+        missing = sorted(indices - {member.member for member in loaded})
+        started = self.start(missing)
         self.send(started, "go", "hold")
         self.await_event("started", started)
         self.await_held()
+        self._collect_evidence(f"group {number + 1}")
         sets: dict[str, list[TrackedMember]] = {}
-        for job_set in group:
-            mine = [m for m in started if m.member in self.copies[job_set.method]]
-            alive = JobSet(n=min(job_set.n, len(mine)), method=job_set.method)
+        for job_set in group.sets:
+            wanted = self.copies[job_set.method][: job_set.n]
+            mine = [m for m in self.members if m.alive and m.member in wanted]
+            alive = JobSet(n=len(mine), method=job_set.method)
             if alive.n > 1 and alive.name not in sets:
-                sets[alive.name] = mine[: alive.n]
+                sets[alive.name] = mine
                 self.sets.append(alive)
-        if sets and self.takes_turns(ALONE, lone):
+        if not sets:
+            return
+        if group.with_lone and self.takes_turns(ALONE, lone, max(map(len, sets.values()))):
             name = IN_TURNS + (f" {number + 1}" if number else "")
             self.measure_together({name: [lone], **sets}, until_s, in_turns=True)
-        elif sets:
-            self._measure_in_windows_with(lone, sets, until_s)
-        self.end_members(started)
-        if self._contradicts_itself():
-            self.resume([lone])
-            self._run_phase("window", lambda: self.measure_window(AGAIN, [lone], AGAIN_S, AGAIN_S))
-            self.hold([lone])
+        else:
+            self._measure_in_windows_with(lone, sets, until_s, group.with_lone)
 
     def _measure_in_windows_with(
-        self, lone: TrackedMember, sets: Conditions, until_s: float
+        self, lone: TrackedMember, sets: Conditions, until_s: float, with_lone: bool
     ) -> None:
         """Long windows of the sets, and one more of the job alone if there is time for it."""
-        alone = self.progress(ALONE, lone)
-        again_s = (LEAST_CYCLES + 1) * alone.seconds.mean()
         left_s = until_s - time.monotonic()
-        has_time = left_s > (1 + len(sets)) * again_s and AGAIN not in self._window_names()
-        conditions = {**sets, AGAIN: [lone]} if has_time else sets
+        has_time = left_s > (1 + len(sets)) * self.least_window_s
+        has_time &= AGAIN not in [window.name for window in self.windows]
+        conditions = {**sets, AGAIN: [lone]} if has_time and with_lone else sets
         self.measure_together(conditions, until_s, in_turns=False)
-
-    def _window_names(self) -> list[str]:
-        return [window.name for window in self.windows]
 
     def _contradicts_itself(self) -> bool:
         """Whether the job alone has to be seen once more.
@@ -131,7 +159,7 @@ class CopiesProbe(Probe):
         In turns it had another rate than before, or a set did more than its number of jobs can.
         """
         windows = {window.name: window for window in self.windows}
-        if IN_TURNS not in windows or AGAIN in windows:
+        if IN_TURNS not in windows or AGAIN in windows or not self.lone:
             return False
         lone = self.server.members[0]
         in_turns = self.rate_in_turns(windows[IN_TURNS])

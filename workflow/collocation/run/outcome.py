@@ -38,6 +38,7 @@ class TrackedMember:
     ended_ns: int | None = None  # when it ended badly, on the monotonic clock
     last_step_ns: int = 0  # when its number of steps last grew, on the monotonic clock
     recent_rate: float = 0.0  # samples/s between its last two reports
+    scripts: set[int] = field(default_factory=set)  # PIDs of the runs of its script
     stopping: bool = False  # it was told to stop
     gone: bool = False  # its process has ended
     channel: socket.socket | None = None
@@ -82,6 +83,8 @@ class TrackedMember:
             self.recent_rate = (event["samples"] - before["samples"]) / seconds
             self.last_step_ns = event["t"]
         self.events[kind] = event
+        if "script" in event:
+            self.scripts.add(event["script"])
         if kind == "restarted" and "built" in self.events:
             self.events["built"]["script"] = event["script"]
         elif kind == "forked":

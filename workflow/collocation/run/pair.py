@@ -32,19 +32,23 @@ class PairProbe(Probe):
         if self.needed_s:
             return
         telemetry, self.peak_bytes = self.read_telemetry()
-        conditions = {pair_in_turns(index): [job] for index, job in enumerate(jobs)}
+        conditions: dict[str, list[TrackedMember]] = {
+            pair_in_turns(index): [job] for index, job in enumerate(jobs)
+        }
         conditions[self._add_set(Naive.family)] = jobs
         idle_bytes = telemetry.idle.get("memory_used") or 0
         clients: list[TrackedMember] = []
         # The copies under MPS take as much memory again.
-        if self.card_bytes and 2 * self.peak_bytes - idle_bytes <= ROOM * self.card_bytes:
+        needed_bytes = 2 * (self.peak_bytes or 0) - idle_bytes
+        if self.card_bytes and self.peak_bytes and needed_bytes <= ROOM * self.card_bytes:
             clients = self.start(CLIENTS)
             self.send(clients, "go", "hold")
             self.await_event("started", clients)
             self.await_held()
         if len(clients) == len(CLIENTS):
             conditions[self._add_set(Mps.family)] = clients
-        in_turns = all(self.takes_turns(pair_alone(index), jobs[index]) for index in LONE)
+            self._collect_evidence("under MPS")
+        in_turns = all(self.takes_turns(pair_alone(index), jobs[index], 2) for index in LONE)
         if not in_turns:
             conditions = {name: members for name, members in conditions.items() if len(members) > 1}
         self.measure_together(conditions, self.until_s - STOP_S, in_turns)
@@ -54,6 +58,9 @@ class PairProbe(Probe):
         began_s = time.monotonic()
         started = self.start([index])
         self.raise_if_over()
+        self._collect_evidence(f"start of job {index + 1}")
+        if self.on_gpu and index == 0:
+            self._open_second_contexts()
         self.send(started, "go")
         self.await_event("started", started)
         start_s, whole_s = time.monotonic() - began_s, self.until_s - self.began_s
@@ -64,6 +71,9 @@ class PairProbe(Probe):
         )
         self.hold(started)
         progress = self.progress(pair_alone(index), started[0])
+        if len(progress.steps):
+            least_s = (LEAST_CYCLES + 1) * float(progress.seconds.mean())
+            self.least_window_s = max(self.least_window_s, least_s)
         if len(progress.steps) < LEAST_CYCLES:
             cycle_s = progress.seconds.mean() if len(progress.steps) else most_s
             windows_s = (LEAST_CYCLES + 1) * float(cycle_s) / MOST_ALONE_SHARE

@@ -25,7 +25,7 @@ from workflow.collocation.sharing.evidence import NotInForce
 
 SLICE_S, SHORTEST_SLICE_S = 5.0, 2.5
 LEAST_ROUNDS, ROUNDS = 3, 6  # of turns; slices are made shorter for so many rounds
-SLOW_STEP_S = 0.25  # of a job alone: a slice would hold too few of them
+SLOW_STEP_S = 1.0  # of jobs one after another: a slice would hold too few of them
 STOP_S = 4.0  # of the time, to end all members
 LOOK_S = 1.0
 
@@ -43,6 +43,7 @@ class Probe(Conductor):
     """
 
     lone: Sequence[int] = (0,)
+    on_gpu: bool = False
     began_s: float = field(default_factory=time.monotonic)
     until_s: float = 0.0
     read_telemetry: Callable[[], tuple[Telemetry, int | None]] | None = None
@@ -50,6 +51,7 @@ class Probe(Conductor):
     peak_bytes: int | None = None
     needed_s: float | None = None
     problem: str | None = None
+    least_window_s: float = 0.0  # so that it holds whole cycles, whatever time is left
 
     def measure_all(self) -> None:
         """Start members and measure them. Raises CellOver or NotInForce where that ends early."""
@@ -102,7 +104,6 @@ class Probe(Conductor):
 
         self._run_phase("build", build)
         self._run_phase("warm", warm_up)
-        self._collect_evidence(f"start of {', '.join(map(str, indices))}")
         if len(self._accepting("hold")) < len(self.alive):
             raise NotInForce("it cannot wait between steps, as a probe needs; ask with a study")
         return [member for member in started if member.alive]
@@ -137,7 +138,8 @@ class Probe(Conductor):
         while rounds < LEAST_ROUNDS or time.monotonic() + round_s < until_s:
             for name in generator.sample(list(conditions), len(conditions)):
                 self.slice_name = name
-                spans[name].append(run_slice(self, conditions[name], slice_s, DROP_S))
+                running = self.alive_of(conditions[name])
+                spans[name].append(run_slice(self, running, slice_s, DROP_S))
             rounds += 1
         for name, slices in spans.items():
             seconds = sum(end - start for start, end in slices) / 1e9
@@ -148,9 +150,9 @@ class Probe(Conductor):
         """A long window for each condition, which have like shares of the time."""
         for position, (name, members) in enumerate(conditions.items()):
             left_s = until_s - time.monotonic()
-            share_s = left_s / (len(conditions) - position)
+            share_s = max(left_s / (len(conditions) - position), self.least_window_s)
             self.resume(members)
-            self.measure_window(name, members, share_s, left_s)
+            self.measure_window(name, members, share_s, max(left_s, share_s))
             self.hold(members)
 
     def measure_window(
@@ -180,8 +182,9 @@ class Probe(Conductor):
             done = all(len(each.steps) >= LEAST_CYCLES for each in progress)
             if done or elapsed_s >= most_s or may_end(progress):
                 break
+        now_ns = time.monotonic_ns()  # members may have been slow to save
         self.watch.close(name)
-        self._add_window(name, members, start_ns, now_ns, elapsed_s)
+        self._add_window(name, members, start_ns, now_ns, (now_ns - start_ns) / 1e9)
         linger(self, time.monotonic())
         return progress
 
@@ -190,10 +193,11 @@ class Probe(Conductor):
         [measured] = [each for each in self.windows if each.name == window]
         return progress_in(self._step_ends(member), *measured.ends)
 
-    def takes_turns(self, window: str, member: TrackedMember) -> bool:
+    def takes_turns(self, window: str, member: TrackedMember, jobs: int) -> bool:
         """Whether a job, as its window alone showed it, can be held and resumed every few seconds.
 
-        Not if it pauses, or its steps are slow; nor if its output counts them, which is too late.
+        Not if it pauses, or its steps would be slow among so many jobs; nor if its output counts
+        them, which is too late.
         """
         alone = self.progress(window, member)
         job = self.specs[member.member].job
@@ -201,7 +205,7 @@ class Probe(Conductor):
             getattr(job, "steps", "auto") == "auto"
             and not alone.pauses
             and len(alone.steps) > 0
-            and 1 / alone.rate < SLOW_STEP_S
+            and jobs / alone.rate < SLOW_STEP_S
         )
 
     def rate_in_turns(self, window: Window) -> float:
@@ -229,6 +233,10 @@ class Probe(Conductor):
             member.events.pop("saved", None)
         self.send(members, "save")
         self.await_event("saved", members)
+
+    def alive_of(self, members: Sequence[TrackedMember]) -> list[TrackedMember]:
+        """Those of the members that run without a fault so far."""
+        return [member for member in members if member.alive]
 
     def _step_ends(self, member: TrackedMember) -> np.ndarray:
         """When the steps ended that a member has written, int64 [steps]."""

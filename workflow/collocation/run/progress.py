@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from workflow.collocation.record.run_json import PROGRESS_FILE, Record
+from workflow.collocation.record.run_json import Record
 
 REFRESH_S = 1.0
 MAX_LENGTH = 200  # characters of a line on stderr; the log has all of it
@@ -40,7 +40,6 @@ class Display:
         self.name = f"[{position}] {cell}" if position else cell
         self.remaining_s, self.estimate_s = remaining_s, estimate_s
         self.log = log.open("a", buffering=1, encoding="utf-8")
-        self._state_file = log.with_name(PROGRESS_FILE)
         self.started = self._next_refresh = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
 
@@ -59,8 +58,6 @@ class Display:
         if now < self._next_refresh:
             return
         self._next_refresh, state = now + REFRESH_S, describe()
-        with suppress(OSError):  # a full disk costs the line, not the cell
-            self._state_file.write_text(state, encoding="utf-8")
         if not self._terminal:
             return
         remaining_s = max(self.started + self.estimate_s - now, 0) + self.remaining_s
@@ -72,8 +69,6 @@ class Display:
     def close(self) -> None:
         """Clear the terminal's line, and close the log."""
         self._write("")
-        with suppress(OSError):
-            self._state_file.unlink(missing_ok=True)
         self.log.close()
 
     def _write(self, text: str) -> None:

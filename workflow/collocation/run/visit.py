@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from workflow.collocation.run.probe import Probe
 from workflow.collocation.run.rates import StepRecords
 from workflow.collocation.run.task import member_specs
 from workflow.collocation.run.waiting import refusal
+from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported, owner
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
@@ -45,7 +47,7 @@ from workflow.collocation.telemetry.summary import TelemetrySummary
 from workflow.collocation.telemetry.watch import Watch
 
 SCRIPT_TRAINER = "models.script"  # for members that are scripts: it starts at once
-WARMUP_S = 3.0
+WARMUP_S, WARMUP_STEPS = 3.0, 3
 Report = Callable[[str, str], None]  # what is measured, and its newest state
 
 
@@ -73,40 +75,28 @@ class ProbeTask:
     def is_pair(self) -> bool:
         return len(self.jobs) > 1
 
-    def cell_spec(self) -> CellSpec:
-        """The members that may be started: each job alone, then those of each method.
+    def cell_spec(self, with_mps: bool) -> CellSpec:
+        """The members that may be started: separate processes, and clients of MPS.
 
-        The separate processes of a pair are the two jobs alone.
+        The first of the separate processes are the jobs alone.
         """
-        spec = self._spec_of([Naive.family])
-        if self.device is not None:
-            with_clients = self._spec_of([Mps.family, Naive.family])
-            if methods.refusal(with_clients, self.device) is None:
-                spec = with_clients
-        return spec
-
-    def core_shares(self, spec: CellSpec) -> list[list[int | str]]:
-        """For each group of members that run at the same time: how the cores are divided."""
-        shares = spec.shares()
-        if self.is_pair:
-            shares[:2] = [shares[0] + shares[1]]
-        return shares
-
-    def _spec_of(self, families: list[str]) -> CellSpec:
         names = list(self.jobs)
-        groups = [[name] for name in names]
-        if self.is_pair:
-            groups += [names] * (Mps.family in families)
-        else:
-            groups += [names * self.max_jobs for _ in families]
+        copies = names if self.is_pair else names * self.max_jobs
+        separate = copies[len(names) :]
+        groups = [[name] for name in names] + [separate] * bool(separate)
+        families = [Naive.family] + [Mps.family] * with_mps
+        groups += [copies] * with_mps
+        conditions = [*range(len(names)), len(names), len(names) + 1]
+        if not separate:  # of a pair; the condition of its separate processes has no more members
+            conditions = [*range(len(names)), len(names) + 1]
         members = [
             cell.MemberSpec(
                 workload=name,
-                job=self.jobs[name],
+                job=self.jobs[name].model_copy(update={"warmup_steps": WARMUP_STEPS}),
                 cores_of=self.max_jobs,
                 condition=condition,
             )
-            for condition, group in enumerate(groups)
+            for condition, group in zip(conditions, groups, strict=False)
             for name in group
         ]
         return CellSpec(
@@ -117,6 +107,10 @@ class ProbeTask:
             seed=0,
             datasets={},
         )
+
+    def core_shares(self, with_mps: bool) -> list[list[int | str]]:
+        """For separate processes, and for clients of MPS: how the cores are divided."""
+        return [[self.max_jobs] * self.max_jobs for _ in range(1 + with_mps)]
 
 
 class ProbeDisplay:
@@ -172,63 +166,84 @@ class Visit:
         self.device, self.folder = task.device, task.folder
         self.host = provenance.describe_host(cores.usable(), cores.quota())
         self.max_cpus = cores.keep_to_share(task.device)
-        self.spec = task.cell_spec()
-        if reason := refusal(self.spec, self.device):
-            raise Unsupported(reason)
+        self.no_mps = None if task.device else "there is no GPU"
 
     def measure(self, choose: Choose | None) -> ProbeRecord:
         """Set everything up, run the probe, and make its record."""
-        numa_node = self.device and self.device.numa_node
-        core_sets, flags = cores.plan_conditions(
-            self.task.core_shares(self.spec), numa_node, self.max_cpus
-        )
-        log = self.folder / "log"
         with ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
-            sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
-            sampler_config = {
-                "gpu": self.device and self.device.uuid,
-                "cores": cores.spare(core_sets),
-                "entities": ["gpu"] if self.device else [],
-                **self.task.telemetry.model_dump(),
-            }
-            watch = stack.enter_context(Watch(scratch, log / "sampler.log", sampler_config))
-            server = stack.enter_context(
-                ForkServerClient(log / "server.log", self.task.trainer, lock=self.lock)
-            )
-            specs = member_specs(
-                self.spec,
-                "cuda" if self.device else "cpu",
-                core_sets,
-                [sharing.environment(member) for member in range(len(core_sets))],
-                self.task.datasets,
-                scratch,
-                replicate=1,
-            )
-            specs = [self._for_probe(spec) for spec in specs]
-            common = {
-                "server": server,
-                "sharing": sharing,
-                "specs": specs,
-                "measure": self.spec.measure,
-                "log": log,
-                "display": self.display,
-                "timeouts": TIMEOUTS,
-                "watch": watch,
-                "loader": SharedLoader(specs),
-                "until_s": self.began_s + self.task.seconds,
-                "began_s": self.began_s,
-            }
-            if self.task.is_pair:
-                has_clients = Mps.family in self.spec.methods
-                card_bytes = self.device.memory_bytes if has_clients else None
-                probe = PairProbe(**common, card_bytes=card_bytes)
-            else:
-                probe = CopiesProbe(**common, copies=self._copies(), choose=choose)
-            probe.read_telemetry = lambda: self._telemetry_so_far(probe)
-            watch.see_idle()
-            probe.run()
-            return self._record(probe, flags, scratch)
+            sharing = self._enter_methods(stack)
+            return self._measure_with(sharing, choose, stack)
+
+    def _enter_methods(self, stack: ExitStack) -> Method:
+        """Set up MPS beside separate processes; where it cannot be had, these alone."""
+        log = self.folder / "log"
+        if self.no_mps is None:
+            try:
+                spec = self.task.cell_spec(with_mps=True)
+                return stack.enter_context(methods.enter(spec, self.device, log))
+            except (NotInForce, Unsupported) as error:
+                self.no_mps = str(error)
+        spec = self.task.cell_spec(with_mps=False)
+        if reason := refusal(spec, self.device):
+            raise Unsupported(reason)
+        return stack.enter_context(methods.enter(spec, self.device, log))
+
+    def _measure_with(
+        self, sharing: Method, choose: Choose | None, stack: ExitStack
+    ) -> ProbeRecord:
+        with_mps, log = self.no_mps is None, self.folder / "log"
+        numa_node = self.device and self.device.numa_node
+        shares = self.task.core_shares(with_mps)
+        core_sets, _ = cores.plan_conditions(shares, numa_node, self.max_cpus)
+        # The last member is started last, if ever: until then, nobody uses its CPUs.
+        self.sampler_cpu = core_sets[-1][-1]
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
+        sampler_config = {
+            "gpu": self.device and self.device.uuid,
+            "cores": [self.sampler_cpu],
+            "entities": ["gpu"] if self.device else [],
+            **self.task.telemetry.model_dump(),
+        }
+        watch = stack.enter_context(Watch(scratch, log / "sampler.log", sampler_config))
+        server = ForkServerClient(log / "server.log", self.task.trainer, lock=self.lock)
+        stack.enter_context(server)
+        specs = member_specs(
+            sharing.spec,
+            "cuda" if self.device else "cpu",
+            core_sets,
+            [sharing.environment(member) for member in range(len(core_sets))],
+            self.task.datasets,
+            scratch,
+            replicate=1,
+        )
+        specs = [self._for_probe(spec) for spec in specs]
+        common = {
+            "server": server,
+            "sharing": sharing,
+            "specs": specs,
+            "measure": sharing.spec.measure,
+            "log": log,
+            "display": self.display,
+            "timeouts": TIMEOUTS,
+            "watch": watch,
+            "loader": SharedLoader(specs),
+            "until_s": self.began_s + self.task.seconds,
+            "began_s": self.began_s,
+            "on_gpu": self.device is not None,
+        }
+        if self.task.is_pair:
+            card_bytes = self.device.memory_bytes if with_mps else None
+            probe = PairProbe(**common, card_bytes=card_bytes)
+        else:
+            separate = list(range(self.task.max_jobs))
+            copies = {Naive.family: separate}
+            if with_mps:
+                copies[Mps.family] = [member + self.task.max_jobs for member in separate]
+            probe = CopiesProbe(**common, copies=copies, choose=choose)
+        probe.read_telemetry = lambda: self._telemetry_so_far(probe)
+        watch.see_idle()
+        probe.run()
+        return self._record(probe, scratch)
 
     def _for_probe(self, spec: MemberSpec) -> MemberSpec:
         """A script is started again when it ends; it may be slow to start beside its copies."""
@@ -238,14 +253,6 @@ class Visit:
         together = 1 if spec.index < len(self.task.jobs) else self.task.max_jobs
         script = replace(spec.job, restarts=True, step_timeout_s=job.first_step_s * together)
         return replace(spec, job=script)
-
-    def _copies(self) -> dict[str, list[int]]:
-        """Method → the indices of its members; the lone copy takes part in no set."""
-        copies: dict[str, list[int]] = {}
-        for member, method in enumerate(self.spec.methods):
-            copies.setdefault(method, []).append(member)
-        copies[Naive.family].remove(0)
-        return copies
 
     def _telemetry_so_far(self, probe: Probe) -> tuple[Telemetry, int | None]:
         """The telemetry of the windows so far, and the most device memory in use, in bytes."""
@@ -257,6 +264,7 @@ class Visit:
 
     def _facts(self, probe: Probe) -> dict:
         own = {member.pid for member in probe.members if member.pid}
+        own = own.union(*(member.scripts for member in probe.members))
         facts = {"has_gpu": self.device is not None, "owner": owner, "own": own}
         if self.device:
             facts["sm_count"] = self.device.sm_count
@@ -264,7 +272,18 @@ class Visit:
             facts["own"] = own | probe.sharing.nvml_pids()
         return facts
 
-    def _record(self, probe: Probe, flags: list[str], scratch: Path) -> ProbeRecord:
+    def _flags(self, probe: Probe) -> list[str]:
+        """What is to be known of the CPUs that members and sampler had."""
+        flags = set()
+        for window in probe.windows:
+            taken = Counter(cpu for member in window.members for cpu in probe.specs[member].cores)
+            if max(taken.values()) > 1:
+                flags.add("cores_shared")
+            if self.device and self.sampler_cpu in taken:
+                flags.add("sampler_shares_cores")
+        return sorted(flags)
+
+    def _record(self, probe: Probe, scratch: Path) -> ProbeRecord:
         """Make the record; writes the series of steps and of telemetry to files."""
         records = StepRecords(probe.windows, DROP_S)
         members = [tracked.record() for tracked in probe.members]
@@ -288,7 +307,8 @@ class Visit:
             sets=probe.sets,
             telemetry=telemetry,
             peak_bytes=probe.peak_bytes,
-            flags=[*flags, *telemetry_flags],
+            flags=[*self._flags(probe), *telemetry_flags],
+            no_mps=self.no_mps,
             evidence=probe.evidence,
             needed_s=probe.needed_s,
             problem=probe.problem,

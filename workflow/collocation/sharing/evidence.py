@@ -141,7 +141,7 @@ def require_members(
         started = {process.pid for process in process_trees(pids)}
         ours = {*pids, *started, *[server] * bool(server)}
         if not ours & set(compute):
-            planned = len(pids) + bool(clients)
+            planned = len(pids) + bool(server)
             if len(compute) in (0, planned) and len(mps) in (0, len(clients)):
                 return None
             # Processes that a member started are listed, too, under PIDs that mean nothing here.
