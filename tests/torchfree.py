@@ -72,7 +72,7 @@ class Context:
             return
         card, _ = machine.chosen(os.environ)
         try:
-            self.facts = machine.attach(os.environ)
+            self.facts = machine.attach(os.environ, memory_mb=memory_mb)
         except RuntimeError as error:
             raise (OutOfMemory("build") if "memory" in str(error) else error) from None
         if self.facts["memory_free"] < memory_mb * 2**20:

@@ -159,10 +159,10 @@ def mig_uuids(folder: Path) -> list[str]:
 # -- CUDA -----------------------------------------------------------------------------------------
 
 
-def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
+def attach(environment: Mapping[str, str], pid: int | None = None, memory_mb: int = 0) -> dict:
     """What making a CUDA context does, for this process or for `pid`; gives what it then sees.
 
-    Raises RuntimeError where CUDA would fail.
+    memory_mb: what it allocates then. Raises RuntimeError where CUDA would fail.
     """
     folder, wanted = chosen(environment)
     pid = pid or os.getpid()
@@ -180,7 +180,10 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
         if free <= 0:
             raise RuntimeError("CUDA error: out of memory")
         occupy(folder, server, place, "server")
-    occupy(folder, pid, place, "mps" if server else "compute")
+    used = sum(entry["memory"] for entry in card.processes().values())
+    if memory_mb and used + (CONTEXT_MIB + memory_mb) * driver.MIB > memory:
+        raise RuntimeError("CUDA error: out of memory")
+    occupy(folder, pid, place, "mps" if server else "compute", memory_mb)
     return {
         "device_uuid": place,
         "sm_count": sms,
@@ -190,10 +193,12 @@ def attach(environment: Mapping[str, str], pid: int | None = None) -> dict:
     }
 
 
-def occupy(folder: Path, pid: int, place: str | None = None, kind: str = "compute") -> None:
+def occupy(
+    folder: Path, pid: int, place: str | None = None, kind: str = "compute", memory_mb: int = 0
+) -> None:
     """Have a living process compute at `place`, the UUID of a MIG device, or else of the card."""
     place = place or driver.Card(folder).peek()["uuid"]
-    entry = {"place": place, "kind": kind, "memory": CONTEXT_MIB * driver.MIB}
+    entry = {"place": place, "kind": kind, "memory": (CONTEXT_MIB + memory_mb) * driver.MIB}
     new = folder / f"{pid}.{os.getpid()}.new"  # two members may do so for one MPS server
     new.write_text(json.dumps(entry | {"birth": driver.birth(pid)}))
     new.replace(folder / "processes" / str(pid))

@@ -200,7 +200,10 @@ def groups_to_start(job: LoneJob, sets: Sequence[PredictedSet], request: Request
     both = [chosen, rival] if rival else [chosen]
     if fit_with_lone(job, both):
         return [Group([option.job_set for option in both])]
-    groups = [Group([option.job_set], fit_with_lone(job, [option])) for option in both]
+    groups = [
+        Group([option.job_set], fit_with_lone(job, [option]), is_needed=option is chosen)
+        for option in both
+    ]
     return sorted(groups, key=lambda group: not group.with_lone)
 
 

@@ -92,6 +92,8 @@ class Alone:
 
 def step_ends(folder: Path) -> StepEnds:
     """Read when the steps of a probe's members ended, from the folder of its record."""
+    if not (folder / STEPS_FILE).exists():
+        return {}
     table = pq.read_table(folder / STEPS_FILE)
     return {member: times for member, (times, _) in read_steps(table).items()}
 

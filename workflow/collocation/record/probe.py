@@ -61,12 +61,13 @@ class LoneReading(NamedTuple):
 class Group(NamedTuple):
     """Sets that are loaded at once.
 
-    with_lone: whether the lone copy stays loaded, so that it takes turns with them. Where memory
+    is_needed: whether it is measured even if no time is left. with_lone: whether the lone copy stays loaded, so that it takes turns with them. Where memory
     has no room for that, sets under MPS are compared to what it did before.
     """
 
     sets: Sequence[JobSet]
     with_lone: bool = True
+    is_needed: bool = True
 
 
 class ProbeRecord(RecordPart):

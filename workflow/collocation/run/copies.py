@@ -68,8 +68,7 @@ class CopiesProbe(Probe):
             self.send([lone], "hold")
         for number, group in enumerate(groups):
             share_s = (self.until_s - STOP_S - time.monotonic()) / (len(groups) - number)
-            # The first group is measured in any case: it is the answer.
-            if number == 0 or share_s > self.start_s + 2 * LEAST_ROUNDS * SHORTEST_SLICE_S:
+            if group.is_needed or share_s > self.start_s + 2 * LEAST_ROUNDS * SHORTEST_SLICE_S:
                 self._measure_group(lone, group, time.monotonic() + share_s, number)
         if self._contradicts_itself():
             self.end_members([m for m in self.members if m.alive and m is not lone])
