@@ -20,6 +20,7 @@ from collocate.app import Mistyped, app
 if TYPE_CHECKING:
     from analysis.advice.job.request import Request
     from workflow.collocation.gpu import Device
+    from workflow.collocation.member.spec import ViewSpec
     from workflow.collocation.study.definition import Config
     from workflow.collocation.study.workloads import Workload
 
@@ -32,9 +33,9 @@ _MEASURING = {"max_jobs", "max_slowdown", "max_memory", "budget", "measure"}
 _MEASURING |= {"as_json", "as_markdown", "results", "settings"}
 ALLOWED = {  # what is asked about → the options that it has
     "study": {"workload", "max_slowdown", "max_memory", "as_markdown", "results"},
-    "command": _MEASURING | {"batch", "steps", "first_step"},
+    "command": _MEASURING | {"batch", "steps", "first_step", "write_here"},
     "model": _MEASURING | {"batch", "size"},
-    "workload": _MEASURING,
+    "workload": _MEASURING | {"write_here"},
 }
 
 
@@ -85,6 +86,9 @@ def advise(
     first_step: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", show_default="30", help="to wait for it")
     ] = 0.0,
+    write_here: Annotated[
+        bool, typer.Option("--write-here", help="let copies of a script write in its folder")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print advice.json")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
     results: Annotated[
@@ -139,7 +143,7 @@ def advise(
         raise Mistyped(str(error)) from None
     config = _config(words)
     with terminal.Progress(bounds["budget_s"]) as progress:
-        advice, folder = _ask(request, _folder(results), config, progress)
+        advice, folder = _ask(request, _folder(results), config, progress, write_here)
     if as_json:
         print(json.dumps(advice, indent=1))
         return
@@ -151,11 +155,16 @@ def advise(
 
 
 def _ask(
-    request: "Request", parent: Path, config: "Config", progress: terminal.Progress
+    request: "Request",
+    parent: Path,
+    config: "Config",
+    progress: terminal.Progress,
+    write_here: bool,
 ) -> tuple[dict, Path]:
     """Measure what a request asks for; returns the content of advice.json and its folder.
 
-    parent: the folder to which that of this answer is added.
+    parent: the folder to which that of this answer is added. write_here: copies of a script may
+    write in the folder where it runs.
     """
     from analysis.advice.job.advise import SetChoice, advice_of
     from workflow.collocation.plan.jobs import TRAINING_PACKAGES, missing_packages, unknown_names
@@ -174,6 +183,8 @@ def _ask(
             raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
         for sentence in unknown_names(job).values():
             raise Mistyped(sentence)
+    may_write = write_here or job.kind != "command"
+    view = None if may_write else _view(Path(job.folder), parent, request.max_jobs, progress)
     task = ProbeTask(
         workload=request.job,
         job=job,
@@ -185,6 +196,7 @@ def _ask(
         trainer=trainer,
         datasets={},
         telemetry=config.telemetry,
+        view=view,
     )
     task = replace(task, datasets=_datasets(job, config, task.folder))
     gpu = device and GpuRecord.model_validate(device, from_attributes=True)
@@ -195,6 +207,28 @@ def _ask(
 
     record = run_probe(task, choice, report)
     return advice_of(request, choice, record, task.folder), task.folder
+
+
+def _view(
+    folder: Path, results: Path, max_jobs: int, progress: terminal.Progress
+) -> "ViewSpec | None":
+    """How copies of a script are kept from writing in its folder; None if a person lets them.
+
+    Raises ValueError if they cannot be kept from it, and nobody agrees.
+    """
+    from workflow.collocation.run.views import plan_view
+
+    try:
+        view = plan_view(folder, results, copies=1 + 2 * max_jobs)
+    except ValueError as error:
+        question = f"copies of the script would write in its folder: {error}"
+        at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        if at_terminal and typer.confirm(f"{question}. Let them?", err=True):
+            return None
+        raise ValueError(f"{question}; --write-here lets them") from None
+    if view.kind == "copy":
+        progress.note("No overlay can cover the script's folder here: it runs in copies of it.")
+    return view
 
 
 def _refuse_ignored(context: typer.Context) -> None:

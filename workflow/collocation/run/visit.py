@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import psutil
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.member.spec import ScriptSpec
+from workflow.collocation.member.spec import ScriptSpec, ViewSpec
 from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.record import provenance
 from workflow.collocation.record.probe import PROBE_FILE, ProbeRecord, write_probe
@@ -29,6 +29,7 @@ from workflow.collocation.run.loader import SharedLoader
 from workflow.collocation.run.probe import Choose, Probe
 from workflow.collocation.run.rates import StepRecords
 from workflow.collocation.run.task import member_specs
+from workflow.collocation.run.views import copies_of_script, with_scratch
 from workflow.collocation.run.waiting import refusal
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported, owner
 from workflow.collocation.sharing.mps import Mps
@@ -53,7 +54,8 @@ class ProbeTask:
     workload: the job's name. device: None for the CPU. folder: for logs and what is measured.
     max_jobs: copies at once, among which the CPU cores are divided. seconds: how long it takes, as
     far as the job allows. trainer: the module that members run. datasets: records of `python -m
-    models.data prepare`, by name.
+    models.data prepare`, by name. view: of copies of a script; its scratch is the folder in which
+    one for all of them is made, None where they may write in the folder of the script.
     """
 
     workload: str
@@ -66,6 +68,7 @@ class ProbeTask:
     trainer: str
     datasets: dict[str, dict]
     telemetry: Sampling
+    view: ViewSpec | None = None
 
     def cell_spec(self) -> CellSpec:
         """The copies that may be started: one alone, then `max_jobs` for each method."""
@@ -160,6 +163,7 @@ class Visit:
         log = self.folder / "log"
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
+            view = self.task.view and stack.enter_context(with_scratch(self.task.view))
             sharing = stack.enter_context(methods.enter(self.spec, self.device, log))
             sampler_config = {
                 "gpu": self.device and self.device.uuid,
@@ -180,8 +184,8 @@ class Visit:
                 scratch,
                 replicate=1,
             )
-            if isinstance(specs[0].job, ScriptSpec):  # one that ends is started again
-                specs = [replace(spec, job=replace(spec.job, restarts=True)) for spec in specs]
+            if isinstance(specs[0].job, ScriptSpec):
+                specs = copies_of_script(specs, view)
             copies: dict[str, list[int]] = {}
             for member, method in enumerate(self.spec.methods):
                 copies.setdefault(method, []).append(member)
