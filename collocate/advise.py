@@ -1,33 +1,18 @@
 """`collocate advise`: how many of a job to run on one GPU, and by which method."""
 
-import itertools
 import json
 import math
-import os
 import shlex
-import subprocess
-import sys
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from collocate import ROOT, studies, terminal
+from collocate import probing, studies, terminal
 from collocate.app import Mistyped, app
 
-if TYPE_CHECKING:
-    from analysis.advice.job.request import Request
-    from workflow.collocation.gpu import Device
-    from workflow.collocation.member.spec import ViewSpec
-    from workflow.collocation.study.definition import Config
-    from workflow.collocation.study.workloads import Workload
-
 LEAST_BUDGET_S = 60.0
-NEEDED = ("pandas", "pyarrow", "scipy", "psutil", "pynvml", "yaml")
-# Samples of a dataset that are generated where the real ones are not there.
-DATASET_SIZES = {"cifar10": 10_000, "imagenet64": 2_048, "imagenet": 512}
+SEPARATOR = "---"  # between the commands of two jobs
 DECIDED = ("study", "studies", "workloads", "attempts", "budget")  # keys that no --set may change
 _MEASURING = {"max_jobs", "max_slowdown", "max_memory", "budget", "measure"}
 _MEASURING |= {"as_json", "as_markdown", "results", "settings"}
@@ -108,6 +93,7 @@ def advise(
 
     \b
     collocate advise -- python train.py --lr 0.1
+    collocate advise -- python a.py --- python b.py
     collocate advise --model resnet50 --batch 64
     collocate advise --study ladder
     """
@@ -131,19 +117,20 @@ def advise(
 
     try:
         if command:
-            script = {"samples": batch or 1, "steps": steps, "first_step_s": first_step}
-            request = requests.of_script(command, Path.cwd(), **script, **bounds)
+            script = {"samples": batch or 1, "steps": steps, "first_step_s": first_step} | bounds
+            asked = [requests.of_script(one, Path.cwd(), **script) for one in _split(command)]
         elif model:
-            request = requests.of_model(model, batch or 32, size, **bounds)
+            asked = [requests.of_model(model, batch or 32, size, **bounds)]
         else:
-            request = requests.of_catalogue(
-                workload, find_config_file("config/workloads.yaml"), **bounds
-            )
+            catalogue = find_config_file("config/workloads.yaml")
+            asked = [requests.of_catalogue(workload, catalogue, **bounds)]
     except ValueError as error:
         raise Mistyped(str(error)) from None
-    config = _config(words)
     with terminal.Progress(bounds["budget_s"]) as progress:
-        advice, folder = _ask(request, _folder(results), config, progress, write_here)
+        if len(asked) > 1:
+            advice, folder = probing.ask_about_pair(asked, words, results, progress, write_here)
+        else:
+            advice, folder = probing.ask(asked[0], words, results, progress, write_here)
     if as_json:
         print(json.dumps(advice, indent=1))
         return
@@ -154,81 +141,15 @@ def advise(
     _show_next_commands(advice, folder)
 
 
-def _ask(
-    request: "Request",
-    parent: Path,
-    config: "Config",
-    progress: terminal.Progress,
-    write_here: bool,
-) -> tuple[dict, Path]:
-    """Measure what a request asks for; returns the content of advice.json and its folder.
-
-    parent: the folder to which that of this answer is added. write_here: copies of a script may
-    write in the folder where it runs.
-    """
-    from analysis.advice.job.advise import SetChoice, advice_of
-    from workflow.collocation.plan.jobs import TRAINING_PACKAGES, missing_packages, unknown_names
-    from workflow.collocation.record.run_json import GpuRecord
-    from workflow.collocation.run.visit import SCRIPT_TRAINER, ProbeTask, run_probe
-    from workflow.collocation.study.cell import ImplementationSpec
-    from workflow.collocation.study.load import validate
-    from workflow.collocation.study.names import IMPLEMENTATIONS
-    from workflow.collocation.study.workloads import workload_model
-
-    device = _device(config)
-    job = validate(workload_model(request.entry.get("kind", "vision")), request.entry, request.job)
-    trainer = SCRIPT_TRAINER if request.command else config.trainer
-    if trainer == "models.train":
-        if missing := missing_packages(TRAINING_PACKAGES):
-            raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
-        for sentence in unknown_names(job).values():
-            raise Mistyped(sentence)
-    may_write = write_here or job.kind != "command"
-    view = None if may_write else _view(Path(job.folder), parent, request.max_jobs, progress)
-    task = ProbeTask(
-        workload=request.job,
-        job=job,
-        implementation=ImplementationSpec(**IMPLEMENTATIONS[request.implementation]),
-        device=device,
-        folder=_new_folder(parent, request.job),
-        max_jobs=request.max_jobs,
-        seconds=request.budget_s,
-        trainer=trainer,
-        datasets={},
-        telemetry=config.telemetry,
-        view=view,
-    )
-    task = replace(task, datasets=_datasets(job, config, task.folder))
-    gpu = device and GpuRecord.model_validate(device, from_attributes=True)
-    choice = SetChoice(request, gpu, progress.note)
-
-    def report(name: str, state: str) -> None:
-        progress(name, state.replace("samples", request.unit))
-
-    record = run_probe(task, choice, report)
-    return advice_of(request, choice, record, task.folder), task.folder
-
-
-def _view(
-    folder: Path, results: Path, max_jobs: int, progress: terminal.Progress
-) -> "ViewSpec | None":
-    """How copies of a script are kept from writing in its folder; None if a person lets them.
-
-    Raises ValueError if they cannot be kept from it, and nobody agrees.
-    """
-    from workflow.collocation.run.views import plan_view
-
-    try:
-        view = plan_view(folder, results, copies=1 + 2 * max_jobs)
-    except ValueError as error:
-        question = f"copies of the script would write in its folder: {error}"
-        at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-        if at_terminal and typer.confirm(f"{question}. Let them?", err=True):
-            return None
-        raise ValueError(f"{question}; --write-here lets them") from None
-    if view.kind == "copy":
-        progress.note("No overlay can cover the script's folder here: it runs in copies of it.")
-    return view
+def _split(command: list[str]) -> list[list[str]]:
+    """The command of one job, or those of two, which `---` separates. Raises Mistyped."""
+    if SEPARATOR not in command:
+        return [command]
+    position = command.index(SEPARATOR)
+    commands = [command[:position], command[position + 1 :]]
+    if not all(commands) or SEPARATOR in commands[1]:
+        raise Mistyped(f"{SEPARATOR}: stands between the commands of two jobs")
+    return commands
 
 
 def _refuse_ignored(context: typer.Context) -> None:
@@ -242,78 +163,9 @@ def _refuse_ignored(context: typer.Context) -> None:
             raise Mistyped(f"{parameter.opts[0]}: {subject} takes no such option")
 
 
-def _config(words: list[str]) -> "Config":
-    """The configuration of --set. Raises ValueError with what measuring lacks on this machine."""
-    from workflow.collocation.plan.jobs import missing_packages
-    from workflow.collocation.study.load import load_config, read_config_values
-
-    if missing := missing_packages(NEEDED):
-        raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
-    return load_config({"data": str(ROOT / "data"), **read_config_values(words)})
-
-
-def _device(config: "Config") -> "Device | None":
-    """The GPU to measure on; None if the CPU was asked for. Raises ValueError without a GPU."""
-    from workflow.collocation.gpu import find_devices
-
-    devices, reason = find_devices(config.gpu)
-    if not devices and config.gpu != "cpu":
-        raise ValueError(
-            f"no GPU is used here ({reason}); --set gpu=cpu tries the command on the CPU, and "
-            "says nothing about sharing a GPU"
-        )
-    return devices[0] if devices else None
-
-
-def _datasets(job: "Workload", config: "Config", folder: Path) -> dict[str, dict]:
-    """Make the dataset of a job ready; by its name, the record of it. Raises ValueError."""
-    if job.dataset is None:
-        return {}
-    record, log = folder / "dataset.json", folder / "dataset.log"
-    options = ["--tied", "--root", config.data, "--ready", str(record)]
-    options += ["--source", "auto" if job.dataset == "digits" else config.source]
-    if job.dataset in DATASET_SIZES:
-        options += ["--train", str(DATASET_SIZES[job.dataset])]
-    if job.input_size:
-        options += ["--input-size", str(job.input_size)]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with log.open("w") as output:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "models.data", "prepare", job.dataset, *options],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": path},
-        )
-    if done.returncode:
-        raise ValueError(log.read_text("utf-8").strip().rpartition("\n")[2])
-    return {job.dataset: json.loads(record.read_text("utf-8"))}
-
-
-def _folder(results: Path | None) -> Path:
-    """Where answers go. A new folder in the user's project is hidden from git."""
-    if results is not None or Path.cwd() == ROOT:
-        return (results or Path("results")).expanduser()
-    folder = Path("collocate")
-    if not folder.exists():
-        folder.mkdir()
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-    return folder
-
-
-def _new_folder(parent: Path, job: str) -> Path:
-    """Make the next of the folders `job-1`, `job-2`, …"""
-    parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):
-        folder = parent / f"{job}-{number}"
-        with suppress(FileExistsError):
-            folder.mkdir()
-            break
-    return folder
-
-
 def _show_next_commands(advice: dict, folder: Path) -> None:
     """Print what to type next, unwrapped, so that it can be copied."""
-    if advice["jobs"] > 1 and advice["run"] and advice["card"] != "CPU":
+    if advice.get("jobs", 1) > 1 and advice["run"] and advice["card"] != "CPU":
         path = shlex.quote(str(folder / "advice.json"))
         print(f"\nStart it:\n  collocate recipe {path} > start.sh\n  bash start.sh")
 

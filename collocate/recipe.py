@@ -49,7 +49,7 @@ def recipe(
     It needs nothing of this project, and ends what it started.
 
     \b
-    collocate recipe collocate/advise-train-1a2b3c/advice.json > start.sh
+    collocate recipe collocate/train-1/advice.json > start.sh
     collocate recipe --jobs 4 --method mps -- python train.py > start.sh
     bash start.sh
     """

@@ -4,6 +4,7 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 
 WIDEST = 72  # columns
 CLEAR = "\r\x1b[K"
@@ -75,6 +76,10 @@ class Progress:
         line = f"{remaining}: {name}{f': {state}' if state else ''}"
         columns = shutil.get_terminal_size().columns - 1
         print(f"{CLEAR}{line[:columns]}", end="", file=sys.stderr, flush=True)
+
+    def with_unit(self, unit: str) -> Callable[[str, str], None]:
+        """As this, for states that count samples; unit: what they are called, such as steps."""
+        return lambda name, state: self(name, state.replace("samples", unit))
 
     def note(self, text: str) -> None:
         """Print a line that stays."""

@@ -33,7 +33,7 @@ class StepCounter:
     def __init__(self, hook):
         self.hook = hook
         self.counted = None  # a weak reference to the optimizer that counts
-        self.newest_ns = self.usual_gap_ns = 0  # of its steps
+        self.newest_ns = self.usual_gap_ns = 0  # of its steps, without time at the barrier
         self.leads: dict[int, int] = {}  # by id: its steps less twice the counted ones, at least 0
         self._forget_others()
 
@@ -47,13 +47,13 @@ class StepCounter:
         now_ns = time.monotonic_ns()
         counted = self.counted and self.counted()
         if counted is optimizer:
-            gap_ns, self.newest_ns = now_ns - self.newest_ns, now_ns
+            gap_ns = now_ns - self.newest_ns
             usual_gap_ns = self.usual_gap_ns or gap_ns
             self.usual_gap_ns = usual_gap_ns + (gap_ns - usual_gap_ns) // GAP_MEMORY
             if self.leads:
                 self.leads = {key: lead - 2 for key, lead in self.leads.items() if lead > 2}
                 self._forget_others()
-            self.hook.step(from_script=False)
+            self._record()
             return
         key = id(optimizer)
         self.others.append((key, now_ns))
@@ -67,13 +67,17 @@ class StepCounter:
             earlier_ns = []
         if earlier_ns is None:
             self.hook.step_of_other()
+            self.newest_ns += time.monotonic_ns() - now_ns  # Time at the barrier is no silence.
             return
-        self.counted, self.newest_ns, self.usual_gap_ns = weakref.ref(optimizer), now_ns, 0
-        self.leads = {}
+        self.counted, self.usual_gap_ns, self.leads = weakref.ref(optimizer), 0, {}
         self._forget_others()
         self.hook.set_optimizer(type(optimizer).__name__)
         self.hook.date_back(earlier_ns)
+        self._record()
+
+    def _record(self) -> None:
         self.hook.step(from_script=False)
+        self.newest_ns = time.monotonic_ns()
 
     def _have_taken_over(self, now_ns: int) -> bool:
         """Whether others step in place of the counted optimizer."""

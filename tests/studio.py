@@ -130,6 +130,11 @@ def until(done: Callable[[], bool], what: Callable[[], str], seconds: float = PA
         time.sleep(0.01)
 
 
+def flags_of(record: dict) -> list[str]:
+    """A record's flags, less the one that a GPU's cell has on machines with few CPUs."""
+    return [flag for flag in record["flags"] if flag != "sampler_shares_cores"]
+
+
 class Freezer:
     """Holds processes in state D, where SIGKILL does not end them: a cgroup (v1) freezer."""
 

@@ -163,6 +163,7 @@ class ScriptMember:
             self.end()  # What it left running could keep the memory of its steps locked.
             os.close(self.child_pidfd)
             self.start()
+            self.channel.emit("restarted", script=self.child.pid)
         command = self.channel.poll()
         if command == "stop":
             raise Stopped

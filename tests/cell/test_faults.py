@@ -20,7 +20,7 @@ import yaml
 
 from tests.fakes import driver, machine
 from tests.lies import LATER_STEPS, lies
-from tests.studio import REPOSITORY, SHORT, Running, Studio, study, until, workload
+from tests.studio import REPOSITORY, SHORT, Running, Studio, flags_of, study, until, workload
 from workflow.collocation import gpu
 from workflow.collocation.gpu import nvidia
 from workflow.collocation.study.definition import CONFIG
@@ -366,7 +366,7 @@ def test_who_comes_in_mid_cell_has_it_measured_again(on):
     assert run.output.count(f"PID {pid} (") == 1
     record = studio.record(cell)
     assert_fine(record)
-    assert record["flags"] == [] and record["telemetry"]["strangers"] == []
+    assert flags_of(record) == [] and record["telemetry"]["strangers"] == []
     on.assert_as_found(studio)
 
 

@@ -123,27 +123,37 @@ def ending(record: Record) -> tuple:
     return record.status, record.phase, record.reason
 
 
-def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(cell, method, monkeypatch):
-    """Members 0 and 1 on two MIG devices, of which the second cannot be visited."""
+@pytest.mark.parametrize(
+    ("places", "visited"),
+    [
+        (("MIG-0", "MIG-1"), ["MIG-0", "MIG-1"]),
+        (("1", "GPU-1"), ["GPU-1"]),  # one card: a member by itself, and a client of MPS
+    ],
+)
+def test_a_visit_goes_to_each_place_once_between_warm_up_and_barrier(
+    cell, method, monkeypatch, places, visited
+):
+    """The last place cannot be visited."""
     asked = []
 
     def visit(environment: dict) -> str | None:
         asked.append((environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_MPS_PIPE_DIRECTORY"]))
-        return "cuInit: CUDA_ERROR_X" if environment["CUDA_VISIBLE_DEVICES"] == "MIG-1" else None
+        is_last = environment["CUDA_VISIBLE_DEVICES"] == places[-1]
+        return "cuInit: CUDA_ERROR_X" if is_last else None
 
     def witness(reports: dict) -> dict:
         asked.append("witness")
         return {"verified": True}
 
     monkeypatch.setattr(conductor, "second_context", visit)
-    method.witness, method.place = witness, "MIG-{}".format
+    method.witness, method.place = witness, places.__getitem__
     task = cell()
     measure = task.spec.measure.model_copy(update={"second_context": True})
     task.spec = task.spec.model_copy(update={"measure": measure})
     record = task.record()
     assert record.status == "completed" and record.flags == ["no_second_context"]
     assert record.host["no_second_context"] == "cuInit: CUDA_ERROR_X"
-    visits = [(f"MIG-{i}", "/proc/no-mps") for i in range(2)]
+    visits = [(place, "/proc/no-mps") for place in visited]
     assert asked == [*visits, "witness", "witness"]
     assert "cuInit: CUDA_ERROR_X" in (task.folder / "log" / "conductor.log").read_text()
 

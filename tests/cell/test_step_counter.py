@@ -50,6 +50,7 @@ def script(monkeypatch):
 
     return SimpleNamespace(
         step=step,
+        now=now,
         header=header,
         opener=opener,
         times=lambda: list(times[: header[hook.DONE]]),
@@ -148,14 +149,20 @@ def test_a_short_pause_is_no_change_of_optimizers(script):
         assert len(script.times()) - before == 21
 
 
-def test_a_script_can_be_held_while_it_is_open_which_optimizer_counts(script):
-    counted, other = Optimizer(), Optimizer()
-    script.step(counted)
-    script.header[hook.LIMIT] = 0
-    waiting = threading.Thread(target=script.step, args=[other])
-    waiting.start()
-    until(lambda: script.header[hook.HELD], lambda: "not held")
-    script.header[hook.LIMIT] = 1 << 62
-    os.write(script.opener, b"g")
-    waiting.join(60)
+@pytest.mark.parametrize("held", [0, 1])
+def test_time_at_the_barrier_is_no_silence(held, script):
+    """A script is held at a step of any optimizer; afterwards the same one counts as before."""
+    optimizers = [Optimizer(), Optimizer()]
+    for place, number in enumerate([0, 1, 1, 1]):
+        if place != held:
+            script.step(optimizers[number])
+            continue
+        script.header[hook.LIMIT] = 0
+        waiting = threading.Thread(target=script.step, args=[optimizers[number]])
+        waiting.start()
+        until(lambda: script.header[hook.HELD], lambda: "not held")
+        script.now.ns += 60 * SECOND_NS
+        script.header[hook.LIMIT] = 1 << 62
+        os.write(script.opener, b"g")
+        waiting.join(60)
     assert not script.header[hook.HELD] and script.header[hook.DONE] == 1

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import machine
-from tests.studio import SHORT, STUDY, Studio, study, until, workload
+from tests.studio import SHORT, STUDY, Studio, flags_of, study, until, workload
 from workflow.collocation.record.run_json import Record
 from workflow.collocation.record.series import LAG_NS, Series
 from workflow.collocation.record.values import FileDigest, Window
@@ -512,7 +512,7 @@ def test_a_cell_on_a_gpu_and_a_stranger_who_came_and_went(place, sleepers):
     assert running.end().code == 0, running.output
     record = place.record(cell)
     telemetry = record["telemetry"]
-    assert record["flags"] == ["shared_gpu"], telemetry["reason"]
+    assert flags_of(record) == ["shared_gpu"], telemetry["reason"]
     found = record["status"], telemetry["status"], telemetry["source"]
     assert found == ("completed", "complete", "gpm")
     assert [said.split()[:2] for said in telemetry["strangers"]] == [["PID", str(pid)]]
@@ -535,7 +535,7 @@ def test_under_mig_the_instances_are_read_and_summed_up(place):
     record = place.measured(cell)
     telemetry = record["telemetry"]
     assert (record["status"], telemetry["status"]) == ("completed", "complete"), telemetry["reason"]
-    assert telemetry["strangers"] == [] and record["flags"] == []
+    assert telemetry["strangers"] == [] and flags_of(record) == []
     window = telemetry["windows"]["window"]
     facts = record["method"]["evidence"]["end"]["members"].values()
     instances = [f"gi:{of['gpu_instance']}" for of in facts]

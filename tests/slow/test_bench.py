@@ -9,10 +9,13 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from tests.fakes import machine
+from workflow.collocation import ROOT
+
 torch = pytest.importorskip("torch")
 
 from bench import __main__ as bench  # noqa: E402
-from bench import cells, profiler, watching  # noqa: E402
+from bench import cells, profiler, sampling, watching  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +100,15 @@ def test_blocks_are_palindromes_and_what_drifts_evenly_cancels(step_ms):
     assert rates == pytest.approx([0.998] * 3, abs=1e-4)
     assert powers == pytest.approx([300 / 298] * 3)
     assert watching.percent_change(rates)[0] == pytest.approx(-0.2, abs=0.01)
+
+
+def test_the_samplers_of_two_checkouts_in_turns(tmp_path, monkeypatch, capsys):
+    for name, value in machine.create(tmp_path / "machine").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    short = ["--seconds", "1", "--rounds", "1", "--readings", "3", "--members", "2"]
+    with machine.installed(tmp_path / "machine"):
+        assert sampling.main([str(ROOT), str(ROOT), *short]) == 0
+    found = capsys.readouterr().out
+    assert found.startswith("2 members on NVIDIA H200")
+    assert "nvmlDeviceGetUtilizationRates: 3 calls" in found

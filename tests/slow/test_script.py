@@ -129,6 +129,7 @@ def test_a_script_is_measured_alone(measured, name):
     assert record["status"] == "completed", record["reason"]
     (member,) = record["members"]
     assert member["windows"]["window"]["samples_per_s"] > 0 and member["exit_code"] == 0
+    assert len(member["starts_ns"]) == 1 and member["optimizer"] is None  # it has none of torch
     assert member["device_uuid"] is member["sm_count"] is None  # nobody else is asked for it
     assert [loss > 0.5 for loss in member["loss"]["value"][:1]] == [True] * (name != "printed")
     log = folder(studio, record) / "log/member0.log"

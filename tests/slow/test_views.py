@@ -52,15 +52,15 @@ from dataclasses import replace
 from pathlib import Path
 from tests.fakes.members import script_spec
 from workflow.collocation.run.fork_client import ForkServerClient
-from workflow.collocation.run.views import copies_of_script, plan_view, with_scratch
+from workflow.collocation.run.views import keep_apart, plan_view, with_scratch
 
 folder, logs = Path.cwd(), Path(sys.argv[1])
 view = plan_view(folder, folder / "collocate", copies=2)
 print(view.kind, flush=True)
 with with_scratch(view) as view, ForkServerClient(logs / "server.log", "models.script") as server:
-    spec = script_spec(folder, sys.argv[2:], warmup_steps=120)
+    spec = script_spec(folder, sys.argv[2:], warmup_steps=120, restarts=True)
     specs = [replace(spec, index=index, folder=str(logs / str(index))) for index in (0, 1)]
-    for spec in copies_of_script(specs, view):
+    for spec in keep_apart(specs, view):
         Path(spec.folder).mkdir(exist_ok=True)
         server.start([spec], logs / f"member{spec.index}.log")
     warm = 0

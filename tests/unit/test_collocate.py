@@ -139,7 +139,7 @@ def test_a_command_is_taken_word_by_word(run, monkeypatch, tmp_path, value):
         requests.append(request)
         raise ValueError("far enough")
 
-    monkeypatch.setattr("collocate.advise._ask", stop)
+    monkeypatch.setattr("collocate.probing.ask", stop)
     (tmp_path / "train.py").write_text("")
     code, _, err = run("advise", "--", sys.executable, "train.py", "--name", value)
     assert (code, err) == (1, "far enough\n")

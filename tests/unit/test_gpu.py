@@ -116,6 +116,32 @@ def test_what_a_driver_does_not_tell_is_unknown(nvml, error):
     assert first().memory_bytes is first().memory_free() is None
 
 
+COUNTED_OTHERWISE = [  # what of three cards makes their indices unclear
+    {"slots": [1, 0, 2]},  # NVML does not count along the bus
+    {"mig": 1},
+    {"failing": {("HandleByIndex", 0): NOT_SUPPORTED}},
+]
+
+
+@pytest.mark.parametrize(
+    ("visible", "unclear", "names"),
+    [
+        (None, {}, ["0", "1", "2"]),
+        ("2,1", {}, ["2", "1"]),  # of those that the driver shows, whatever this shell hides
+        *((None, unclear, UUIDS) for unclear in COUNTED_OTHERWISE),
+    ],
+)
+def test_a_card_is_named_by_its_index_where_that_is_clear(
+    nvml, monkeypatch, visible, unclear, names
+):
+    vars(nvml).update(unclear)
+    if visible:
+        monkeypatch.setenv(VISIBLE, visible)
+        monkeypatch.setenv(ORDER, "PCI_BUS_ID")
+    devices = gpu.find()
+    assert [device.cuda_name() for device in devices] == names[-len(devices) :]
+
+
 SMS = [((8, 0), 6912, 108), ((9, 0), 16896, 132)]  # A100, H100
 SMS += [((42, 0), 16896, None), ((9, 0), 100, None)]  # a card of the future, an odd number
 

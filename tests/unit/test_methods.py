@@ -1,15 +1,21 @@
 """The contract of a method: one that is defined here alone is planned, refused, entered, proven."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.fakes.card import FakeCard
 from tests.studio import study, workload
 from workflow.collocation import gpu
 from workflow.collocation import sharing as methods
 from workflow.collocation.run import waiting
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import Report
+from workflow.collocation.sharing.mps import Mps
+from workflow.collocation.sharing.mps_daemon import Daemon
+from workflow.collocation.sharing.naive import Naive
+from workflow.collocation.sharing.streams import Streams
 from workflow.collocation.study import methods as planned_methods
 from workflow.collocation.study.definition import Study
 from workflow.collocation.study.grid import Cell, expand
@@ -60,6 +66,29 @@ def test_a_method_of_ones_own_is_planned_within_its_bounds_and_entered(tmp_path,
 def test_every_method_that_a_study_may_name_has_a_class():
     for name in planned_methods.METHOD_BOUNDS:
         assert name.startswith(methods.method_class(name).family)
+
+
+class NamedCard(FakeCard):
+    """A card that CUDA_VISIBLE_DEVICES names by its index where that is not None."""
+
+    def cuda_name(self):
+        return self.uuid if self.index is None else str(self.index)
+
+
+@pytest.mark.parametrize(
+    ("index", "plain", "client"),
+    [(0, "0", "0"), (1, "1", "GPU-0"), (None, "GPU-0", "GPU-0")],
+)
+def test_the_name_under_which_members_get_their_card(index, plain, client):
+    """Clients of MPS count the cards that their daemon shows, so only 0 means the same to all."""
+    spec, card = planned(1, "naive").spec, NamedCard(index=index)
+    mps = Mps(spec, card)
+    mps.daemon = Daemon(card.uuid, Path("logs"), Path("pipe"))
+    for method, name in ((Naive(spec, card), plain), (Streams(spec, card), plain), (mps, client)):
+        environment = method.environment(0)
+        assert environment["CUDA_VISIBLE_DEVICES"] == name
+        assert name == card.uuid or environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert mps.daemon.environment["CUDA_VISIBLE_DEVICES"] == card.uuid
 
 
 # -- what an implementation asks for

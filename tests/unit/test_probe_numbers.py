@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from analysis.advice.job.numbers import compute
+from analysis.advice.job.numbers import Alone, Together, alone_numbers, together_numbers
 from workflow.collocation.record.probe import AGAIN, ALONE, IN_TURNS, JobSet, ProbeRecord
 from workflow.collocation.record.values import Window
 
 SECOND = 10**9
+MEMBER = {"member": 0, "workload": "t", "status": "completed"}
 SET = JobSet(n=2, method="mps")
 
 
@@ -37,9 +38,9 @@ def window(name: str, start_s: float, stop_s: float, members: list[int], spans=N
 
 def record(*windows: Window) -> ProbeRecord:
     fields = dict.fromkeys(("gpu", "peak_bytes", "needed_s", "problem"))
-    fields |= {"job": {}, "workload": "t", "started_at": "", "host": {}, "provenance": {}}
-    fields |= {"windows": list(windows), "members": [], "sets": [SET], "flags": []}
-    fields |= {"telemetry": {"status": "off"}, "evidence": {}, "drop_s": 0.0}
+    fields |= {"jobs": {}, "started_at": "", "host": {}, "provenance": {}}
+    fields |= {"windows": list(windows), "members": [MEMBER], "sets": [SET], "flags": []}
+    fields |= {"telemetry": {"status": "off"}, "evidence": {}}
     return ProbeRecord(**fields, seconds={}, files={})
 
 
@@ -59,6 +60,12 @@ def in_turns(alone: float, turns: float, of_set: float, again: float | None = No
     return record(*windows), {0: np.concatenate(lone), 1: copy, 2: copy}
 
 
+def numbers_of(probe: ProbeRecord, ends: dict) -> tuple[Alone, Together]:
+    together = probe.window(SET.name)
+    alone = alone_numbers(probe, ends, member=0, beside=together)
+    return alone, together_numbers(together, ends, [alone] * SET.n)
+
+
 @pytest.mark.parametrize(
     ("rates", "stp", "doubt", "note"),
     [
@@ -68,19 +75,21 @@ def in_turns(alone: float, turns: float, of_set: float, again: float | None = No
         ({"alone": 70, "turns": 50, "of_set": 90, "again": 51}, 1.8, None, "later ones count"),
         ({"alone": 70, "turns": 50, "of_set": 90, "again": 69}, 1.295, None, "by itself"),
         ({"alone": 70, "turns": 50, "of_set": 90, "again": 90}, 1.8, "70 and 90 and", None),
-        ({"alone": 50, "turns": 50, "of_set": 150}, 3.0, "more than 2 times the work", None),
+        ({"alone": 50, "turns": 50, "of_set": 150}, 2.0, "times the work of one alone", None),
+        ({"alone": 50, "turns": 50, "of_set": 105}, 2.0, None, None),
     ],
 )
 def test_a_gain_has_one_truth(rates, stp, doubt, note):
     """Rates of the job alone that contradict each other are resolved, or leave a doubt."""
-    numbers = compute(*in_turns(**rates))
-    [measured] = numbers.sets
+    alone, measured = numbers_of(*in_turns(**rates))
     assert measured.stp.value == pytest.approx(stp, rel=0.03)
-    assert measured.stp.low < measured.stp.value < measured.stp.high
-    assert measured.slowdown.value == pytest.approx(2 / stp, rel=0.05)
+    assert measured.stp.low <= measured.stp.value <= measured.stp.high <= 2
+    true_gain = rates["of_set"] / rates.get("again" if note else "turns", rates["turns"])
+    assert (measured.above or 0) == pytest.approx(true_gain if stp == 2 else 0, rel=0.03)
+    assert measured.slowdown.value == pytest.approx(2 / (measured.above or stp), rel=0.05)
     assert measured.rate.value == pytest.approx(rates["of_set"], rel=0.02)
     assert (measured.doubt is None) if doubt is None else doubt in measured.doubt
-    assert (not numbers.notes) if note is None else note in " ".join(numbers.notes)
+    assert (not alone.notes) if note is None else note in " ".join(alone.notes)
 
 
 @pytest.mark.parametrize(("cycles", "doubt"), [(8, None), (3, "fewer than 3 whole cycles")])
@@ -90,9 +99,8 @@ def test_a_job_that_pauses_is_counted_in_whole_cycles(cycles, doubt):
         window(ALONE, 0.5, 30, [0]), window(SET.name, 50.5, 50 + 5 * cycles - 0.5, [1, 2])
     )
     ends = {0: bursts(0, 6), 1: bursts(50, cycles), 2: bursts(52, cycles)}
-    numbers = compute(probe, ends)
-    assert numbers.alone.value == pytest.approx(4.0) and numbers.cycle_s == pytest.approx(5.0)
-    [measured] = numbers.sets
+    alone, measured = numbers_of(probe, ends)
+    assert alone.rate.value == pytest.approx(4.0) and alone.cycle_s == pytest.approx(5.0)
     assert measured.stp.value == pytest.approx(2.0) and measured.flags == ()
     assert measured.doubt is None if doubt is None else doubt in measured.doubt
 
@@ -100,5 +108,16 @@ def test_a_job_that_pauses_is_counted_in_whole_cycles(cycles, doubt):
 def test_a_pause_in_turns_leaves_a_doubt():
     probe, ends = in_turns(alone=50, turns=50, of_set=90)
     held_up = (ends[1] > 45.5 * SECOND) & (ends[1] < 51 * SECOND)
-    [measured] = compute(probe, ends | {1: ends[1][~held_up]}).sets
+    _, measured = numbers_of(probe, ends | {1: ends[1][~held_up]})
     assert "hardly stepped in one of its turns" in measured.doubt
+
+
+def test_the_share_of_a_run_that_is_its_start():
+    """A run of 10 s, of which 4 lie before its first step."""
+    steps = [steady(10, start + 4, start + 10) for start in (0, 10, 20)]
+    probe = record(window(ALONE, 0, 30, [0]))
+    starts = [0, 10 * SECOND, 20 * SECOND]
+    member = probe.members[0].model_copy(update={"starts_ns": starts})
+    probe = probe.model_copy(update={"members": [member]})
+    alone = alone_numbers(probe, {0: np.concatenate(steps)}, member=0)
+    assert alone.start_share == pytest.approx(0.41, abs=0.01)

@@ -133,6 +133,15 @@ def test_it_keeps_to_its_cores_and_looks_at_members_that_are_there_to_a_windows_
     assert {row["m"] for row in found.members} == {3}
 
 
+@pytest.mark.parametrize(("gpu", "free"), [(True, False), (True, True), (False, False)])
+def test_a_sampler_of_a_gpu_on_cpus_of_the_jobs_is_flagged(cell, card, gpu, free):
+    watching = cell.watch(gpu=gpu, cores=[min(os.sched_getaffinity(0))] if free else None)
+    cell.until(lambda so_far: so_far.host and so_far.head)
+    facts = {"has_gpu": gpu, "owner": str, "own": set()}
+    _, flags, _ = watching.account(cell.folder, [], print, **facts)
+    assert ("sampler_shares_cores" in flags) == (gpu and not free)
+
+
 @pytest.mark.parametrize(
     "work", [("burn()",), ("(begin(), bury())",), ("begin()", "bury()"), ("begin()", "burn()")]
 )
@@ -149,6 +158,47 @@ def test_workers_that_come_and_go_are_counted_once(child, work):
         seconds, before = seconds + row["cpu"] * (now - before) / 1e9, now
     burns = sum("b" in part and part != "bury()" for part in work)
     assert seconds == pytest.approx(0.1 * burns, abs=0.05)
+
+
+def test_only_the_members_processes_are_read_again(child, monkeypatch):
+    """A machine with many cores has hundreds of others."""
+    members, opened, really_open = host.MemberProcesses(), [], os.open
+    members.watch({0: child.pid})
+    recorded = lambda path, *flags: opened.append(path) or really_open(path, *flags)  # noqa: E731
+    monkeypatch.setattr(os, "open", recorded)
+    for stranger_is_read in (True, False):
+        opened.clear()
+        assert [member for _, member, _ in members.rows({})] == [0]
+        assert f"/proc/{child.pid}/stat" in opened
+        assert (f"/proc/{os.getpid()}/stat" in opened) == stranger_is_read
+
+
+def test_descendants_of_any_name_count_until_they_leave_the_tree(child, tmp_path):
+    """A shell whose name looks like fields of /proc, and its child, which outlives it."""
+    shell = tmp_path / "a) Z 1 (b"
+    shell.symlink_to("/bin/sh")
+    command = [str(shell), "-c", "sleep 60; true"]
+    child.do(f"globals().update(shell=__import__('subprocess').Popen({command}))")
+    tree = psutil.Process(child.pid)
+    until(lambda: len(tree.children(recursive=True)) == 2, lambda: "no grandchild")
+    named, sleeping = tree.children(recursive=True)
+    memory = {process.pid: 10**n for n, process in enumerate((tree, named, sleeping))}
+    members = host.MemberProcesses()
+    members.watch({0: child.pid})
+    ((_, _, row),) = members.rows(memory)
+    assert named.name() == shell.name and row["gpu_memory"] == 111
+    rss = sum(process.memory_info().rss for process in (tree, named, sleeping))
+    assert row["rss"] == pytest.approx(rss, rel=0.1)
+    named.kill()
+    child.do("shell.wait()")
+    ((_, _, row),) = members.rows(memory)
+    assert row["gpu_memory"] == 1
+
+
+def test_the_sampler_starts_without_what_it_does_not_need():
+    """Every cell waits for its first readings."""
+    code = "import sys, workflow.collocation.telemetry.sampler; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_the_rows_of_a_member_end_with_it(child):

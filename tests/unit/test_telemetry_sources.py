@@ -204,6 +204,19 @@ def test_a_card_is_read_in_our_units_and_what_it_refuses_is_null(h200, settings,
     }
 
 
+def test_a_reading_asks_the_driver_nothing_twice(h200, monkeypatch):
+    """Each call goes to the driver, ten times a second."""
+    card, asked = nvml.NvmlCard(machine.UUID), []
+
+    def recorded(name: str, call):
+        return lambda *arguments: asked.append((name, *map(str, arguments))) or call(*arguments)
+
+    for name in [name for name in dir(pynvml) if name.startswith("nvmlDeviceGet")]:
+        monkeypatch.setattr(pynvml, name, recorded(name, getattr(pynvml, name)))
+    card.read_values()
+    assert len(asked) == len(set(asked)) == 7
+
+
 def test_processes_come_with_their_memory(h200, monkeypatch):
     machine.occupy(h200, os.getpid(), kind="mps")
     card = nvml.NvmlCard(machine.UUID)

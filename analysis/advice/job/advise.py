@@ -12,7 +12,7 @@ from analysis import labels
 from analysis.advice import NEAR
 from analysis.advice.job import answer
 from analysis.advice.job.answer import LoneJob, PredictedSet, SetMeasurement
-from analysis.advice.job.numbers import Estimate, ProbeNumbers, numbers_of
+from analysis.advice.job.numbers import Alone, Estimate, alone_numbers, step_ends
 from analysis.advice.job.request import COMMAND_FILE, Request
 from analysis.advice.predict import AloneActivity, predict_rescaled
 from analysis.estimates.records import flags
@@ -74,14 +74,13 @@ def advice_of(request: Request, choice: SetChoice, record: ProbeRecord, folder: 
     """
     if record.problem and not record.sets:
         raise ValueError(f"{redacted(request.title)}: {record.problem}; log: {folder / 'log'}")
-    numbers = numbers_of(record, folder)
-    batch_size = request.entry["batch_size"]
+    ends, batch_size = step_ends(folder), request.entry["batch_size"]
+    alone = alone_numbers(record, ends, member=0)
     cores = record.host["usable_cores"]
-    reading = LoneReading(numbers.alone.value, record.telemetry, record.peak_bytes, cores)
-    flagged = [*numbers.alone_flags, *record.flags]
-    job = answer.lone_job(reading, record.gpu, batch_size, flagged)
-    measured = answer.set_measurements(record, numbers, choice.sets, batch_size)
-    advice = Decision(request, job, choice.sets, measured, record, numbers).as_json()
+    reading = LoneReading(alone.rate.value, record.telemetry, record.peak_bytes, cores)
+    job = answer.lone_job(reading, record.gpu, batch_size, [*alone.flags, *record.flags])
+    measured = answer.set_measurements(record, ends, choice.sets, batch_size)
+    advice = Decision(request, job, choice.sets, measured, record, alone).as_json()
     if request.command:
         write_private(folder / COMMAND_FILE, json.dumps(request.command) + "\n")
     write_private(folder / ADVICE_FILE, json.dumps(advice, indent=1) + "\n")
@@ -100,7 +99,7 @@ class Decision:
     sets: Sequence[PredictedSet]
     measured: Sequence[SetMeasurement]
     record: ProbeRecord
-    numbers: ProbeNumbers
+    alone: Alone
 
     @property
     def chosen(self) -> PredictedSet | None:
@@ -167,25 +166,23 @@ class Decision:
         )
 
     def _undecided_for_time(self) -> str:
-        budget_s = BUDGET_STEP_S * math.ceil(self.record.needed_s / BUDGET_STEP_S)
-        budget = f"{budget_s / 60:g}m"
-        cycle_s = self.numbers.cycle_s
+        budget, cycle_s = needed_budget(self.record.needed_s), self.alone.cycle_s
         if cycle_s is None:
-            return f"Undecided: it pauses for long. Ask again with --budget {budget} or more."
+            return f"Undecided: it pauses for long. Ask again with {budget} or more."
         return (
             f"Undecided: it pauses every {cycle_s:.0f} s, and whole cycles have to be counted. "
-            f"Ask again with --budget {budget}."
+            f"Ask again with {budget}."
         )
 
     def notes(self) -> list[str]:
         """What to know before the verdict is believed, and what gains more than sharing."""
         job = self.job
-        notes = [*self.numbers.notes]
+        notes = [*self.alone.notes]
         if job.on_cpu:
             notes.append("On a CPU it predicts nothing, and says nothing about sharing a GPU.")
         if self.request.command[:1] == [sys.executable]:
             notes.append("The script was run by this project's Python.")
-        notes += self._notes_on_pauses()
+        notes += self._notes_on_pauses() + self._notes_on_gains()
         together = sorted({flag for each in self.measured for flag in each.numbers.flags})
         for condition, flagged in (("alone", job.flags), ("together", together)):
             if flagged:
@@ -198,15 +195,25 @@ class Decision:
 
     def _notes_on_pauses(self) -> list[str]:
         lone = self.record.members[0]
-        cycle_s, runs = self.numbers.cycle_s, len(lone.starts_ns)
+        cycle_s, runs = self.alone.cycle_s, len(lone.starts_ns)
         if runs > 1:
+            share = "" if self.alone.start_share is None else f" ({self.alone.start_share:.0%})"
             return [
-                f"The script ended and was started again, {runs - 1} times: its start and end "
-                "are part of its rate, as of each job's."
+                f"The script ended and was started again, {runs - 1} times: the start of a run"
+                f"{share} is part of its rate, as of each job's."
             ]
         if cycle_s:
             return [f"It pauses every {cycle_s:.1f} s; rates are over whole cycles."]
         return []
+
+    def _notes_on_gains(self) -> list[str]:
+        """What to know of sets that did more than their number of jobs can."""
+        return [
+            f"{each.predicted.label} did {each.numbers.above:.2f} times the work of one alone, "
+            f"which ran slower than beside others: {each.predicted.n} times is what they can do."
+            for each in self.measured
+            if each.numbers.above and not each.numbers.doubt
+        ]
 
     def as_json(self) -> dict:
         """The content of advice.json; its first keys are those of a Recipe."""
@@ -232,10 +239,10 @@ class Decision:
 
     def _alone(self) -> dict:
         job, batch_size = self.job, self.request.entry["batch_size"]
-        in_turns = self.numbers.in_turns
+        in_turns = self.alone.in_turns
         return {
             "rate": job.rate,
-            "interval": _as_list(_scaled(self.numbers.alone, batch_size)),
+            "interval": as_list(self.alone.rate, batch_size),
             "unit": f"{self.request.unit}/s",
             "optimizer": self.record.members[0].optimizer,
             **job.shares,
@@ -267,9 +274,9 @@ class Decision:
         return {
             "jobs": predicted.n,
             "method": predicted.method,
-            "rate": _as_list(_scaled(numbers.rate, self.request.entry["batch_size"])),
-            "stp": _as_list(numbers.stp),
-            "slowdown": _as_list(numbers.slowdown),
+            "rate": as_list(numbers.rate, self.request.entry["batch_size"]),
+            "stp": as_list(numbers.stp),
+            "slowdown": as_list(numbers.slowdown),
             "memory_gb": measured.memory_gb or predicted_gb,
             "joules": measured.joules,
             "flags": [*numbers.flags],
@@ -285,13 +292,14 @@ def span(estimate: Estimate) -> str:
     return f"{text} [{labels.number(estimate.low)}, {labels.number(estimate.high)}]"
 
 
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(*(factor * end for end in estimate))
+def needed_budget(seconds: float) -> str:
+    """The option that asks for so much time: `--budget 4.5m`."""
+    return f"--budget {BUDGET_STEP_S * math.ceil(seconds / BUDGET_STEP_S) / 60:g}m"
 
 
-def _as_list(estimate: Estimate) -> list[float | None]:
-    """[value, low, high], with None for what is not known."""
-    return [None if isnan(end) else end for end in estimate]
+def as_list(estimate: Estimate, factor: float = 1) -> list[float | None]:
+    """[value, low, high] times a factor, with None for what is not known."""
+    return [None if isnan(end) else factor * end for end in estimate]
 
 
 def _gains_nothing(chosen: PredictedSet) -> bool:

@@ -6,7 +6,13 @@ from math import inf
 
 from analysis import labels
 from analysis.advice import NEAR
-from analysis.advice.job.numbers import Estimate, ProbeNumbers, SetNumbers
+from analysis.advice.job.numbers import (
+    Estimate,
+    StepEnds,
+    Together,
+    alone_numbers,
+    together_numbers,
+)
 from analysis.advice.job.request import CPU, Request
 from analysis.advice.predict import AloneActivity, Prediction, predict_stp
 from analysis.estimates.quantities import DEMAND
@@ -79,7 +85,7 @@ class SetMeasurement:
     """
 
     predicted: PredictedSet
-    numbers: SetNumbers
+    numbers: Together
     memory_gb: float | None = None
     joules: float | None = None
 
@@ -201,18 +207,23 @@ def groups_to_start(
 
 
 def set_measurements(
-    record: ProbeRecord, numbers: ProbeNumbers, sets: Sequence[PredictedSet], batch_size: int
+    record: ProbeRecord, ends: StepEnds, sets: Sequence[PredictedSet], batch_size: int
 ) -> list[SetMeasurement]:
-    """What was measured, of the sets that were predicted."""
+    """What was measured, of the sets that were predicted. ends: of the steps of all members."""
     predicted = {(option.n, option.method): option for option in sets}
     measured = []
-    for each in numbers.sets:
-        n, method = each.job_set.n, each.job_set.method
+    for job_set in record.sets:
+        window = record.window(job_set.name)
+        if window is None:
+            continue
+        alone = alone_numbers(record, ends, member=0, beside=window)
+        numbers = together_numbers(window, ends, [alone] * job_set.n)
         # It is none of those predicted if some copies ran out of memory.
-        option = predicted.get((n, method)) or PredictedSet(n, method, 0.0, None)
-        watts, memory_gb = _power_and_memory(record, each.job_set)
-        joules = watts / (each.rate.value * batch_size) if watts else None
-        measured.append(SetMeasurement(option, each, memory_gb, joules))
+        option = predicted.get((job_set.n, job_set.method))
+        option = option or PredictedSet(job_set.n, job_set.method, 0.0, None)
+        watts, memory_gb = _power_and_memory(record, job_set)
+        joules = watts / (numbers.rate.value * batch_size) if watts else None
+        measured.append(SetMeasurement(option, numbers, memory_gb, joules))
     return measured
 
 

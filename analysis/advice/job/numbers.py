@@ -3,6 +3,7 @@
 Intervals come from samples that share no cycle of the job: rounds of turns, or whole cycles.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,11 @@ from scipy.special import stdtrit
 
 from analysis.estimates.intervals import CONFIDENCE
 from workflow.collocation.record.cycles import LEAST_CYCLES, Progress, progress_in
-from workflow.collocation.record.probe import AGAIN, ALONE, IN_TURNS, JobSet, ProbeRecord
+from workflow.collocation.record.probe import (
+    AGREE,
+    DROP_S,
+    ProbeRecord,
+)
 from workflow.collocation.record.step_times import (
     STEPS_FILE,
     read_steps,
@@ -23,7 +28,6 @@ from workflow.collocation.record.step_times import (
 )
 from workflow.collocation.record.values import Window
 
-AGREE = 0.1  # rates of the job alone that differ by more contradict each other
 HELD_UP = 0.25  # of a job's median turn: in a slower one, it paused or was held up
 
 StepEnds = Mapping[int, np.ndarray]  # member → when its steps ended, int64 ns
@@ -38,113 +42,118 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SetNumbers:
-    """What a set did. rate: of all its jobs, steps/s. stp: that over the rate of one job alone.
+class Together:
+    """What jobs did together.
 
-    slowdown: how many times as long as alone the slowest job takes. flags: of its windows. doubt:
-    why its gain cannot be told, or None.
+    rate: of all jobs, steps/s. stp: the sum of their rates, each over its rate alone; at most their
+    number. above: that sum where it is larger, because jobs ran slower alone than together; else
+    None. slowdowns: how many times as long as alone each job takes. flags: of their windows. doubt:
+    why the gain cannot be told, or None.
     """
 
-    job_set: JobSet
     rate: Estimate
     stp: Estimate
-    slowdown: Estimate
+    slowdowns: tuple[Estimate, ...]
     flags: tuple[str, ...] = ()
     doubt: str | None = None
+    above: float | None = None
+
+    @property
+    def slowdown(self) -> Estimate:
+        """That of the slowest job."""
+        return max(self.slowdowns, key=lambda slowdown: slowdown.value)
 
 
 @dataclass(frozen=True)
-class ProbeNumbers:
-    """What a probe's record says.
+class Alone:
+    """What one job did alone, while others may have been loaded and waited.
 
-    alone: steps/s of one job by itself. in_turns: in turns with sets, None if it took none.
-    cycle_s: mean length of a cycle, None for a steady job. notes: sentences on the rates alone.
+    rate: steps/s by itself, before anything else was loaded. in_turns: its mean rate in turns, None
+    if it took none. cycle_s: mean length of a cycle, None for a steady job. flags: of its window.
+    start_share: of a script that ends, the share of a run until its first step; None for others.
+    progress, slices: to which sets are compared: all whole cycles of the job by itself, or the
+    steps/s in each of its turns. notes: sentences on its rates. doubt: why they are no baseline.
     """
 
-    alone: Estimate
+    rate: Estimate
     in_turns: float | None
     cycle_s: float | None
-    alone_flags: tuple[str, ...]
-    sets: list[SetNumbers]
+    flags: tuple[str, ...]
+    progress: Progress
+    start_share: float | None = None
+    slices: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    doubt: str | None = None
 
 
-def numbers_of(record: ProbeRecord, folder: Path) -> ProbeNumbers:
-    """Compute the numbers of a record from the step times in its folder."""
-    ends = {m: times for m, (times, _) in read_steps(pq.read_table(folder / STEPS_FILE)).items()}
-    return compute(record, ends)
+def step_ends(folder: Path) -> StepEnds:
+    """Read when the steps of a probe's members ended, from the folder of its record."""
+    table = pq.read_table(folder / STEPS_FILE)
+    return {member: times for member, (times, _) in read_steps(table).items()}
 
 
-def compute(record: ProbeRecord, ends: StepEnds) -> ProbeNumbers:
-    """Compute the numbers of a record. ends: of the steps of its members."""
-    window = record.window(ALONE)
-    alone = _progress(window, 0, ends)
-    baseline = _Baseline.of(record, ends)
-    sets = []
-    for job_set in record.sets:
-        if measured := record.window(job_set.name):
-            sets.append(_set_numbers(job_set, measured, record, ends, baseline))
-    flag = None if alone.pauses else window_flag(window, ends[0], None)
-    return ProbeNumbers(
-        alone=_estimate(alone.rate, alone.relative_error, len(alone.steps) - 1),
-        in_turns=baseline.in_turns,
-        cycle_s=float(alone.seconds.mean()) if alone.pauses and len(alone.steps) else None,
-        alone_flags=(flag,) if flag else (),
-        sets=sets,
-        notes=baseline.notes,
+def alone_numbers(
+    record: ProbeRecord, ends: StepEnds, member: int, beside: Window | None = None
+) -> Alone:
+    """What a member did alone. beside: a window of a set; then its turns are those of this set."""
+    mine = [window for window in record.windows if window.members == [member]]
+    by_itself = [window for window in mine if not window.spans]
+    turns = [w for w in mine if w.spans and (beside is None or _overlap(w, beside))]
+    parts = [_progress(window, member, ends) for window in by_itself]
+    first = parts[0]
+    flag = None if first.pauses else window_flag(by_itself[0], ends[member], None)
+    slices = _slices(turns[0], member, ends) if turns else None
+    return Alone(
+        rate=_estimate(first.rate, first.relative_error, len(first.steps) - 1),
+        in_turns=None if slices is None else float(slices.mean()),
+        cycle_s=float(first.seconds.mean()) if first.pauses and len(first.steps) else None,
+        flags=(flag,) if flag else (),
+        start_share=_start_share(record, ends, member),
+        **_baseline([part for part in parts if len(part.steps)], slices),
     )
 
 
-@dataclass(frozen=True)
-class _Baseline:
-    """The job alone, to which sets are compared.
+def _start_share(record: ProbeRecord, ends: StepEnds, member: int) -> float | None:
+    """Share of a script's whole runs that lies before their first steps; None without a run."""
+    starts_ns = next(each.starts_ns for each in record.members if each.member == member)
+    runs_ns, until_first_ns = 0, 0
+    for start_ns, next_ns in itertools.pairwise(starts_ns):
+        inside = ends[member][(ends[member] > start_ns) & (ends[member] < next_ns)]
+        if len(inside):
+            runs_ns += next_ns - start_ns
+            until_first_ns += int(inside[0]) - start_ns
+    return until_first_ns / runs_ns if runs_ns else None
 
-    slices: steps/s in each of its turns; None where sets are compared to `progress`, all whole
-    cycles of the job by itself. doubt: why no gain can be told.
+
+def _baseline(parts: Sequence[Progress], slices: np.ndarray | None) -> dict:
+    """Fields of Alone: what sets are compared to, and what to say about it.
+
+    parts: the job by itself, before the sets and perhaps after them. slices: in turns with sets.
     """
-
-    progress: Progress
-    slices: np.ndarray | None = None
-    in_turns: float | None = None
-    notes: tuple[str, ...] = ()
-    doubt: str | None = None
-
-    @classmethod
-    def of(cls, record: ProbeRecord, ends: StepEnds) -> "_Baseline":
-        windows = [record.window(name) for name in (ALONE, AGAIN)]
-        parts = [_progress(window, 0, ends) for window in windows if window]
-        parts = [part for part in parts if len(part.steps)]
-        rates = [part.rate for part in parts]
-        progress = _joined(parts)
-        turns = record.window(IN_TURNS)
-        if turns is None:
-            doubt = None if _agree(rates) else f"its rate alone was {_listed(rates)} steps/s"
-            return cls(progress, doubt=doubt)
-        slices = _slices(turns, 0, ends, record.drop_s)
-        in_turns = float(slices.mean())
-        if not rates or _agree([rates[0], in_turns]):
-            return cls(progress, slices, in_turns)
-        seen = f"Alone it made {_listed(rates)} steps/s by itself and {in_turns:.3g} in turns"
-        if len(rates) > 1 and _agree([rates[1], in_turns]):
-            return cls(progress, slices, in_turns, (f"{seen}: the later ones count.",))
-        if len(rates) > 1 and _agree(rates):
-            note = f"{seen}, beside copies that wait: it is compared to itself by itself."
-            return cls(progress, None, in_turns, (note,))
-        doubt = f"its rate alone was {_listed([*rates, in_turns])} steps/s"
-        return cls(progress, slices, in_turns, doubt=doubt)
+    rates, progress = [part.rate for part in parts], _joined(parts)
+    if slices is None:
+        doubt = None if _agree(rates) else f"its rate alone was {_listed(rates)} steps/s"
+        return {"progress": progress, "doubt": doubt}
+    in_turns = float(slices.mean())
+    if not rates or _agree([rates[0], in_turns]):
+        return {"progress": progress, "slices": slices}
+    seen = f"Alone it made {_listed(rates)} steps/s by itself and {in_turns:.3g} in turns"
+    if len(rates) > 1 and _agree([rates[1], in_turns]):
+        notes = (f"{seen}: the later ones count.",)
+        return {"progress": progress, "slices": slices, "notes": notes}
+    if len(rates) > 1 and _agree(rates):
+        notes = (f"{seen}, beside copies that wait: by itself counts.",)
+        return {"progress": progress, "notes": notes}
+    doubt = f"its rate alone was {_listed([*rates, in_turns])} steps/s"
+    return {"progress": progress, "slices": slices, "doubt": doubt}
 
 
-def _set_numbers(
-    job_set: JobSet,
-    window: Window,
-    record: ProbeRecord,
-    ends: StepEnds,
-    baseline: _Baseline,
-) -> SetNumbers:
-    doubt = baseline.doubt
+def together_numbers(window: Window, ends: StepEnds, alone: Sequence[Alone]) -> Together:
+    """What the members of a window did together. alone: of each member's job."""
+    doubt = next((each.doubt for each in alone if each.doubt), None)
     if window.spans:
-        by_member = np.array([_slices(window, m, ends, record.drop_s) for m in window.members])
-        rate, stp, slowdown = _from_turns(by_member, baseline)
+        by_member = np.array([_slices(window, member, ends) for member in window.members])
+        rate, stp, slowdowns = _from_turns(by_member, alone)
         flags = {
             window_flag(window, ends[member], rates)
             for member, rates in zip(window.members, by_member, strict=True)
@@ -152,53 +161,66 @@ def _set_numbers(
         if (by_member < HELD_UP * np.median(by_member, axis=1, keepdims=True)).any():
             doubt = doubt or "a job hardly stepped in one of its turns"
     else:
-        progress = [_progress(window, m, ends) for m in window.members]
-        rate, stp, slowdown = _from_windows(progress, baseline)
-        flags = {window_flag(window, ends[m], None) for m in window.members}
-        if any(each.pauses for each in progress):
-            flags = set()  # whole cycles are counted, pauses and all
+        progress = [_progress(window, member, ends) for member in window.members]
+        rate, stp, slowdowns = _from_windows(progress, alone)
+        flags = set()
+        for member, each in zip(window.members, progress, strict=True):
+            if not each.pauses:  # of one that pauses, whole cycles are counted, pauses and all
+                flags.add(window_flag(window, ends[member], None))
         if min(len(each.steps) for each in progress) < LEAST_CYCLES:
             doubt = doubt or f"a job made fewer than {LEAST_CYCLES} whole cycles in the time"
-    if stp.low > job_set.n:
-        doubt = doubt or f"{job_set.n} jobs did more than {job_set.n} times the work of one alone"
+    count = len(window.members)
+    if stp.low > (1 + AGREE) * count:
+        doubt = doubt or f"{count} jobs did {stp.value:.2f} times the work of one alone"
     flags = tuple(sorted(flag for flag in flags if flag))
-    return SetNumbers(job_set, rate, stp, slowdown, flags, doubt)
+    above = stp.value if stp.value > count else None
+    at_most = Estimate(*(min(end, count) for end in stp))
+    return Together(rate, at_most, slowdowns, flags, doubt, above)
 
 
-def _from_turns(by_member: np.ndarray, baseline: _Baseline) -> tuple[Estimate, Estimate, Estimate]:
-    """Rate, STP and slowdown. by_member: steps/s [members, rounds]."""
-    totals = by_member.sum(axis=0)
-    slowest = by_member[by_member.mean(axis=1).argmin()]
-    if baseline.slices is not None:
-        alone, error = baseline.slices, 0.0
-    else:
-        alone, error = np.full(len(totals), baseline.progress.rate), _error(baseline.progress)
+def _from_turns(
+    by_member: np.ndarray, alone: Sequence[Alone]
+) -> tuple[Estimate, Estimate, tuple[Estimate, ...]]:
+    """Rate, STP and slowdowns. by_member: steps/s [members, rounds]."""
+    rounds = by_member.shape[1]
+    baselines, errors = [], []
+    for each in alone:
+        in_turns = each.slices is not None
+        baselines.append(each.slices if in_turns else np.full(rounds, each.progress.rate))
+        errors.append(0.0 if in_turns else each.progress.relative_error)
+    relative = by_member / np.array(baselines)
+    slowdowns = 1 / np.maximum(relative, 1e-9)
     return (
-        _of_samples(totals),
-        _of_samples(totals / alone, error),
-        _of_samples(alone / np.maximum(slowest, 1e-9), error),
+        _of_samples(by_member.sum(axis=0)),
+        _of_samples(relative.sum(axis=0), max(errors)),
+        tuple(map(_of_samples, slowdowns, errors)),
     )
 
 
 def _from_windows(
-    progress: Sequence[Progress], baseline: _Baseline
-) -> tuple[Estimate, Estimate, Estimate]:
-    """Rate, STP and slowdown. progress: of each member in the set's window."""
-    counted = [each for each in progress if len(each.steps)]
-    if len(counted) < len(progress):
+    progress: Sequence[Progress], alone: Sequence[Alone]
+) -> tuple[Estimate, Estimate, tuple[Estimate, ...]]:
+    """Rate, STP and slowdowns. progress: of each member in the window."""
+    baselines = [each.progress for each in alone]
+    counted = [*progress, *baselines]
+    if min(len(each.steps) for each in counted) == 0:
         unknown = Estimate(np.nan, np.nan, np.nan)
-        return unknown, unknown, unknown
-    alone = baseline.progress
-    rates = np.array([each.rate for each in counted])
-    errors = np.array([_error(each) for each in counted])
-    freedom = min(len(each.steps) for each in (*counted, alone)) - 1
-    total, slowest = rates.sum(), counted[rates.argmin()]
-    error = float(np.sqrt(np.sum((rates * errors) ** 2)) / total)
-    slow_error = float(np.hypot(_error(slowest), _error(alone)))
+        return unknown, unknown, (unknown,) * len(progress)
+    freedom = min(len(each.steps) for each in counted) - 1
+    rates = np.array([each.rate for each in progress])
+    errors = np.array([each.relative_error for each in progress])
+    relative = rates / [each.rate for each in baselines]
+    of_baselines = np.array([each.relative_error for each in baselines])
+    # Copies of one job have one baseline, whose error they share: so errors of baselines add up.
+    gain_error = np.hypot(np.linalg.norm(relative * errors), (relative * of_baselines).sum())
+    slowdowns = [
+        _estimate(1 / speed, np.hypot(error, of_baseline), freedom)
+        for speed, error, of_baseline in zip(relative, errors, of_baselines, strict=True)
+    ]
     return (
-        _estimate(total, error, freedom),
-        _estimate(total / alone.rate, float(np.hypot(error, _error(alone))), freedom),
-        _estimate(alone.rate / slowest.rate, slow_error, freedom),
+        _estimate(rates.sum(), np.linalg.norm(rates * errors) / rates.sum(), freedom),
+        _estimate(relative.sum(), gain_error / relative.sum(), freedom),
+        tuple(slowdowns),
     )
 
 
@@ -219,17 +241,17 @@ def _estimate(value: float, relative_error: float, freedom: int) -> Estimate:
     return Estimate(float(value), float(value / factor), float(value * factor))
 
 
-def _error(progress: Progress) -> float:
-    return progress.relative_error
+def _overlap(window: Window, other: Window) -> bool:
+    return window.start_ns < other.end_ns and other.start_ns < window.end_ns
 
 
 def _progress(window: Window, member: int, ends: StepEnds) -> Progress:
     return progress_in(ends.get(member, np.empty(0, np.int64)), *window.ends)
 
 
-def _slices(window: Window, member: int, ends: StepEnds, drop_s: float) -> np.ndarray:
+def _slices(window: Window, member: int, ends: StepEnds) -> np.ndarray:
     """Steps/s of a member in each turn of a window."""
-    rate = slices_rate(ends[member], window.spans, round(drop_s * 1e9), batch_size=1)
+    rate = slices_rate(ends[member], window.spans, round(DROP_S * 1e9), batch_size=1)
     return np.array(rate.slices)
 
 

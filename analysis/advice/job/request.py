@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from analysis.advice.job.trackers import offline_trackers
 from workflow.collocation.study import variables
 from workflow.collocation.study.errors import not_allowed
 from workflow.collocation.study.load import load_workloads, validate
@@ -76,7 +77,7 @@ def of_script(
         entry["steps"] = steps
     if first_step_s:
         entry["first_step_s"] = first_step_s
-    entry["environment"] = _environment()
+    entry["environment"] = _environment() | offline_trackers(os.environ)
     missing = validate(CommandWorkload, entry | {"run": [*command]}, "command").missing
     if missing:
         raise ValueError(" ".join(missing.values()))

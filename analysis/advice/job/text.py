@@ -1,6 +1,6 @@
 """Advice on one job for a reader, as text for a terminal or as Markdown: first the verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from analysis import labels
 from analysis.estimates.intervals import CONFIDENCE_TEXT
@@ -17,6 +17,8 @@ SHARES = {"gract": "GPU busy (GRACT)", "smact": "SMs busy (SMACT)", "drama": "me
 
 def terminal(advice: Mapping) -> str:
     """Advice, the content of advice.json, as lines that a terminal may wrap between words."""
+    if "together" in advice:
+        return _pair(advice, _columns)
     measured = _columns(_measured(advice, with_all_intervals=False))
     parts = [advice["verdict"], *advice["notes"], f"{_question(advice)}\n{measured}"]
     if advice["measured"]:
@@ -27,6 +29,8 @@ def terminal(advice: Mapping) -> str:
 
 def markdown(advice: Mapping) -> str:
     """Advice, the content of advice.json, as Markdown with tables."""
+    if "together" in advice:
+        return _pair(advice, _table)
     parts = [f"**{advice['verdict']}**", *advice["notes"], _question(advice)]
     parts.append(_table(_measured(advice, with_all_intervals=True)))
     if advice["measured"]:
@@ -35,11 +39,33 @@ def markdown(advice: Mapping) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _pair(advice: Mapping, table: Callable[[Rows], str]) -> str:
+    """Advice on two jobs. table: shows rows."""
+    jobs = [f"{number} {command}" for number, command in enumerate(advice["asked"], 1)]
+    rows = [["", "alone", *(METHODS[each["method"]] for each in advice["together"])]]
+    for number, alone in enumerate(advice["alone"]):
+        counted = f", steps of {alone['optimizer']}" if alone["optimizer"] else ""
+        jobs[number] += counted
+        slowed = [_interval(each["slowdowns"][number]) for each in advice["together"]]
+        rows.append([str(number + 1), f"{_value(alone['rate'])} {alone['unit']}", *slowed])
+    rows.append(["STP", "", *(_interval(each["stp"]) for each in advice["together"])])
+    question = "\n".join([*jobs, _where(advice)])
+    parts = [advice["verdict"], *advice["notes"], question, table(rows)]
+    if advice["together"]:
+        legend = (
+            "Of each job: how many times as long as alone it takes. STP: work of both, relative "
+        )
+        parts.append(f"{legend}to one at a time. In brackets: {CONFIDENCE_TEXT} interval.")
+    return "\n\n".join(part.rstrip("\n") for part in parts if part)
+
+
 def _question(advice: Mapping) -> str:
+    return f"{advice['asked']}\n{_where(advice)}"
+
+
+def _where(advice: Mapping) -> str:
     plural = "s" if advice["cores"] > 1 else ""
-    question = (
-        f"{advice['asked']}\non {advice['card']}, {advice['cores']} CPU core{plural} for each job"
-    )
+    question = f"on {advice['card']}, {advice['cores']} CPU core{plural} for each job"
     if seconds := advice["seconds"]:
         question += f"; counted {seconds['counted']:.0f} of {seconds['wall']:.0f} s"
     return question

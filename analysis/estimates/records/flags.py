@@ -32,6 +32,7 @@ MEANINGS = {
     "job of the next one",
     "cores_shared": "members share CPUs",
     "hyperthreads_shared": "members share physical cores",
+    "sampler_shares_cores": "telemetry was read on CPUs of the jobs: none was free",
     "telemetry_incomplete": "readings are missing for a while (run.json: telemetry, reason)",
     "telemetry_disagrees": "readings contradict each other or what can be: what cannot be right is "
     "missing (run.json: telemetry, disagree)",

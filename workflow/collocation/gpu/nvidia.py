@@ -4,7 +4,6 @@ A driver that fails is reported in NVML's own words, and never taken for a machi
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +74,19 @@ class Device:
             f"{'one process compute, not several' if limit else 'nobody compute'}; "
             f"an administrator changes it with 'nvidia-smi -i {self.uuid} -c DEFAULT'"
         )
+
+    def cuda_name(self) -> str:
+        """How CUDA_VISIBLE_DEVICES names the card where CUDA_DEVICE_ORDER is PCI_BUS_ID.
+
+        Its index, because trackers of energy know no other name (zeus ends at a UUID, codecarbon
+        reads 0 J) and ask NVML by it. Its UUID where NVML and CUDA may count differently: a card
+        fails or is in MIG mode, or NVML does not count along the bus.
+        """
+        cards = _in_bus_order(_devices())
+        counted_alike = [card.index for card in cards] == [*range(len(cards))] and not _FAILING
+        if not counted_alike or self.uuid not in {card.uuid for card in cards}:
+            return self.uuid
+        return self.uuid if any(map(mig_enabled, cards)) else str(self.index)
 
     def shown_to(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment certainly sees the card."""
@@ -257,18 +269,6 @@ def process_entries(card) -> dict[str, list | None]:
         "compute": _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(card)),
         "mps": _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card)),
     }
-
-
-def process_memory(card) -> dict[str, dict[int, int] | None]:
-    """Device memory in bytes by PID, for each list of `process_entries`; 0 where not given."""
-    memory: dict[str, dict[int, int] | None] = {}
-    for kind, entries in process_entries(card).items():
-        memory[kind] = None
-        if entries is not None:
-            memory[kind] = Counter()  # a process is listed for each part of a partitioned card
-            for entry in entries:
-                memory[kind][entry.pid] += entry.usedGpuMemory or 0
-    return memory
 
 
 def _query(uuid: str, query: Callable):

@@ -5,6 +5,7 @@ Events, in this order: `forked` (pid), `built` (parameters, device, seconds), `a
 (steps, samples), `held` (steps) and `saved`, `done` where its work is a number of steps, `stopped`
 (steps, peaks of memory; of a script `starts_ns`, when each of its runs was started, and
 `optimizer`, the class of the one that counts; steps.npz is written).
+`restarted` (script) may come at any time: a script that had ended runs again, with this PID.
 `error` (class, message, phase, out_of_memory, unsupported) may come at any time. `exited` (code,
 signal) is the last; the fork server sends it.
 

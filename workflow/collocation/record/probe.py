@@ -15,9 +15,20 @@ from workflow.collocation.study.redaction import write_private
 
 PROBE_FILE = "probe.json"
 # Names of the windows of the job alone: by itself before anything else is loaded; in turns with
-# sets; and once more after a set, by itself or with the set waiting.
+# sets (of a second group of sets, the name has a number); and once more after a set.
 ALONE, IN_TURNS, AGAIN = "alone", "alone in turns", "alone again"
-TRANSITION = 0.2  # share at the beginning of each turn that does not count
+DROP_S = 0.5  # at the beginning of each turn, which does not count
+AGREE = 0.1  # rates of the job alone that differ by more contradict each other
+
+
+def pair_alone(index: int) -> str:
+    """The window of a job of a pair by itself, while the other waits or is not yet loaded."""
+    return f"job {index + 1} alone"
+
+
+def pair_in_turns(index: int) -> str:
+    """The window of a job of a pair, in turns with the other and with both."""
+    return f"job {index + 1} alone in turns"
 
 
 class JobSet(RecordPart, frozen=True):
@@ -48,17 +59,17 @@ class LoneReading(NamedTuple):
 class ProbeRecord(RecordPart):
     """What a probe measured.
 
-    job: its entry of the catalogue, without secrets. windows: named ALONE, IN_TURNS, AGAIN or like
-    their set; those with spans were measured in turns. sets: those that were measured, with the
+    jobs: one, or the two of a pair, by name: entries of the catalogue, without secrets. windows:
+    named ALONE, IN_TURNS, AGAIN, as a pair's, or like their set; those with spans were measured in
+    turns. sets: those that were measured, with the
     copies that ran: fewer than were started if some ran out of memory. peak_bytes: the most device
-    memory in use while the job was alone. drop_s: of each turn, before the part that counts.
-    needed_s: how long a probe has to be for a job that pauses so rarely; None where the time
-    sufficed. problem: why no more was measured. seconds: "wall", and "counted", those in windows.
+    memory in use while the lone copies alone were loaded. needed_s: how long a probe has to be for
+    a job that pauses so rarely; None where the time sufficed. problem: why no more was measured.
+    seconds: "wall", and "counted", those in windows.
     """
 
     schema_version: int = 1
-    job: dict
-    workload: str
+    jobs: dict[str, dict]
     started_at: str
     gpu: GpuRecord | None
     host: dict
@@ -70,7 +81,6 @@ class ProbeRecord(RecordPart):
     peak_bytes: int | None
     flags: list[str]
     evidence: dict
-    drop_s: float
     needed_s: float | None
     problem: str | None
     seconds: dict[str, float]

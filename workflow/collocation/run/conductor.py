@@ -142,6 +142,8 @@ class Conductor:
         """Have the sampler watch each process once; of a command, its script alone."""
         members: dict[int, int] = {}  # PID → the first of its members
         for tracked in self.alive:
+            if "built" not in tracked.events:
+                continue
             pid = tracked.events["built"].get("script", tracked.pid)
             members.setdefault(pid, tracked.member)
         pids = {member: pid for pid, member in members.items()}
@@ -169,7 +171,10 @@ class Conductor:
         """Have another process open a CUDA context for a moment, once on each GPU or MIG device."""
         began = time.monotonic()
         environments = [self.sharing.environment(member.member) for member in self.alive]
-        for device in sorted({variables["CUDA_VISIBLE_DEVICES"] for variables in environments}):
+        names = sorted({variables["CUDA_VISIBLE_DEVICES"] for variables in environments})
+        # What is no MIG device is one card, which clients of MPS may know by another name.
+        devices = {name if name.startswith("MIG-") else "gpu": name for name in names}
+        for device in devices.values():
             variables = {"CUDA_VISIBLE_DEVICES": device, PIPE_FOLDER: NO_DAEMON}
             problem = second_context(server_environment() | variables)
             if problem and not self.no_second_context:
@@ -227,7 +232,9 @@ class Conductor:
         self.display.show(self._status_line)
         for event in self.server.wait(min(seconds, POLL_S)):
             member = self.server.members[event["member"]]
-            if event["event"] in ("error", "exited") and member.error:
+            if event["event"] == "restarted":
+                self._tell_sampler_of_members()
+            elif event["event"] in ("error", "exited") and member.error:
                 self.display.say(
                     f"member {member.member}: {member.status}: {member.error}", loud=False
                 )

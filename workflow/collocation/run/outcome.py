@@ -82,7 +82,9 @@ class TrackedMember:
             self.recent_rate = (event["samples"] - before["samples"]) / seconds
             self.last_step_ns = event["t"]
         self.events[kind] = event
-        if kind == "forked":
+        if kind == "restarted" and "built" in self.events:
+            self.events["built"]["script"] = event["script"]
+        elif kind == "forked":
             self.pid = event["pid"]
         elif kind == "error":
             status = "out_of_memory" if event["out_of_memory"] else "failed"

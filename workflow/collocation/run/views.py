@@ -41,19 +41,21 @@ def plan_view(folder: Path, results: Path, copies: int) -> ViewSpec:
         ) from None
 
 
-def copies_of_script(specs: Sequence[MemberSpec], view: ViewSpec | None) -> list[MemberSpec]:
-    """The members of a probe: a script that ends is started again; each has a view and a port.
+def keep_apart(specs: Sequence[MemberSpec], view: ViewSpec | None) -> list[MemberSpec]:
+    """Give each script a view and a port of its own; other members stay as they are.
 
     view: its scratch is the folder for those of all members; None: they write where they run.
     """
-    copies = []
+    if not isinstance(specs[0].job, ScriptSpec):
+        return list(specs)
+    kept_apart = []
     for spec, port in zip(specs, free_ports(len(specs)), strict=True):
         mine = view and replace(view, scratch=str(Path(view.scratch, str(spec.index))))
         # torchrun takes its port from the second, and gives it to its workers as the first.
         ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), str(port))
-        job = replace(spec.job, restarts=True, view=mine)
-        copies.append(replace(spec, job=job, environment=spec.environment | ports))
-    return copies
+        job = replace(spec.job, view=mine)
+        kept_apart.append(replace(spec, job=job, environment=spec.environment | ports))
+    return kept_apart
 
 
 @contextmanager

@@ -4,9 +4,9 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,26 +15,29 @@ import psutil
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.member.spec import ScriptSpec, ViewSpec
+from workflow.collocation.member.spec import MemberSpec, ScriptSpec, ViewSpec
 from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.record import provenance
-from workflow.collocation.record.probe import PROBE_FILE, ProbeRecord, write_probe
+from workflow.collocation.record.probe import DROP_S, PROBE_FILE, ProbeRecord, write_probe
 from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.record.source_digest import code_digest
 from workflow.collocation.record.values import Telemetry
 from workflow.collocation.run import environment
 from workflow.collocation.run.conductor import TIMEOUTS
+from workflow.collocation.run.copies import Choose, CopiesProbe
 from workflow.collocation.run.fork_client import ForkServerClient
 from workflow.collocation.run.loader import SharedLoader
-from workflow.collocation.run.probe import Choose, Probe
+from workflow.collocation.run.pair import PairProbe
+from workflow.collocation.run.probe import Probe
 from workflow.collocation.run.rates import StepRecords
 from workflow.collocation.run.task import member_specs
-from workflow.collocation.run.views import copies_of_script, with_scratch
+from workflow.collocation.run.views import keep_apart, with_scratch
 from workflow.collocation.run.waiting import refusal
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported, owner
 from workflow.collocation.sharing.mps import Mps
 from workflow.collocation.sharing.naive import Naive
-from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec, MemberSpec
+from workflow.collocation.study import cell
+from workflow.collocation.study.cell import CellSpec, ImplementationSpec, MeasureSpec
 from workflow.collocation.study.definition import Sampling
 from workflow.collocation.study.names import ALONE, INTERLEAVED, SEPARATOR
 from workflow.collocation.study.workloads import Workload
@@ -51,15 +54,15 @@ Report = Callable[[str, str], None]  # what is measured, and its newest state
 class ProbeTask:
     """What a probe measures, and within what.
 
-    workload: the job's name. device: None for the CPU. folder: for logs and what is measured.
-    max_jobs: copies at once, among which the CPU cores are divided. seconds: how long it takes, as
-    far as the job allows. trainer: the module that members run. datasets: records of `python -m
-    models.data prepare`, by name. view: of copies of a script; its scratch is the folder in which
-    one for all of them is made, None where they may write in the folder of the script.
+    jobs: one job of which sets of copies are measured, or two that are measured together, by name.
+    device: None for the CPU. folder: for logs and what is measured. max_jobs: copies at once, among
+    which the CPU cores are divided. seconds: how long it takes, as far as the jobs allow. trainer:
+    the module that members run. datasets: records of `python -m models.data prepare`, by name.
+    view: of scripts; its scratch is the folder in which one for all of them is made. None: they may
+    write in the folder where they run.
     """
 
-    workload: str
-    job: Workload
+    jobs: Mapping[str, Workload]
     implementation: ImplementationSpec
     device: Device | None
     folder: Path
@@ -70,30 +73,50 @@ class ProbeTask:
     telemetry: Sampling
     view: ViewSpec | None = None
 
+    @property
+    def is_pair(self) -> bool:
+        return len(self.jobs) > 1
+
     def cell_spec(self) -> CellSpec:
-        """The copies that may be started: one alone, then `max_jobs` for each method."""
-        kinds = [Naive.family] if self.device is None else [Mps.family, Naive.family]
-        spec = self._spec_of(kinds)
-        if Mps.family in kinds and methods.refusal(spec, self.device):
-            spec = self._spec_of([Naive.family])
+        """The members that may be started: each job alone, then those of each method.
+
+        The separate processes of a pair are the two jobs alone.
+        """
+        spec = self._spec_of([Naive.family])
+        if self.device is not None:
+            with_clients = self._spec_of([Mps.family, Naive.family])
+            if methods.refusal(with_clients, self.device) is None:
+                spec = with_clients
         return spec
 
-    def _spec_of(self, kinds: list[str]) -> CellSpec:
-        counts = [1, *[self.max_jobs] * len(kinds)]
+    def core_shares(self, spec: CellSpec) -> list[list[int | str]]:
+        """For each group of members that run at the same time: how the cores are divided."""
+        shares = spec.shares()
+        if self.is_pair:
+            shares[:2] = [shares[0] + shares[1]]
+        return shares
+
+    def _spec_of(self, families: list[str]) -> CellSpec:
+        names = list(self.jobs)
+        groups = [[name] for name in names]
+        if self.is_pair:
+            groups += [names] * (Mps.family in families)
+        else:
+            groups += [names * self.max_jobs for _ in families]
         members = [
-            MemberSpec(
-                workload=self.workload,
-                job=self.job,
+            cell.MemberSpec(
+                workload=name,
+                job=self.jobs[name],
                 cores_of=self.max_jobs,
                 condition=condition,
             )
-            for condition, count in enumerate(counts)
-            for _ in range(count)
+            for condition, group in enumerate(groups)
+            for name in group
         ]
         return CellSpec(
             members=tuple(members),
             implementation=self.implementation,
-            method=SEPARATOR.join([ALONE, *kinds]),
+            method=SEPARATOR.join([ALONE, *families]),
             measure=MeasureSpec(kind=INTERLEAVED, warmup_s=WARMUP_S),
             seed=0,
             datasets={},
@@ -117,11 +140,12 @@ class ProbeDisplay:
         self.report(name, state)
 
 
-def run_probe(task: ProbeTask, choose: Choose, report: Report) -> ProbeRecord:
-    """Measure a job alone and in the sets that `choose` names; returns and writes the record.
+def run_probe(task: ProbeTask, report: Report, choose: Choose | None = None) -> ProbeRecord:
+    """Measure jobs alone and together; returns and writes the record.
 
-    report: called often with what is done now. Raises ValueError with one line where nothing can
-    be measured here, and KeyboardInterrupt after a signal that ends this process.
+    report: called often with what is done now. choose: names the sets of copies of one job. Raises
+    ValueError with one line where nothing can be measured here, and KeyboardInterrupt after a
+    signal that ends this process.
     """
     log = task.folder / "log"
     log.mkdir(parents=True)
@@ -156,10 +180,12 @@ class Visit:
         if reason := refusal(self.spec, self.device):
             raise Unsupported(reason)
 
-    def measure(self, choose: Choose) -> ProbeRecord:
+    def measure(self, choose: Choose | None) -> ProbeRecord:
         """Set everything up, run the probe, and make its record."""
         numa_node = self.device and self.device.numa_node
-        core_sets, flags = cores.plan_conditions(self.spec.shares(), numa_node, self.max_cpus)
+        core_sets, flags = cores.plan_conditions(
+            self.task.core_shares(self.spec), numa_node, self.max_cpus
+        )
         log = self.folder / "log"
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
@@ -184,31 +210,47 @@ class Visit:
                 scratch,
                 replicate=1,
             )
-            if isinstance(specs[0].job, ScriptSpec):
-                specs = copies_of_script(specs, view)
-            copies: dict[str, list[int]] = {}
-            for member, method in enumerate(self.spec.methods):
-                copies.setdefault(method, []).append(member)
-            copies[Naive.family].remove(0)  # the lone copy takes part in no set
-            probe = Probe(
-                server=server,
-                sharing=sharing,
-                specs=specs,
-                measure=self.spec.measure,
-                log=log,
-                display=self.display,
-                timeouts=TIMEOUTS,
-                watch=watch,
-                loader=SharedLoader(specs),
-                copies=copies,
-                choose=choose,
-                until_s=self.began_s + self.task.seconds,
-                began_s=self.began_s,
-            )
+            specs = keep_apart([self._for_probe(spec) for spec in specs], view)
+            common = {
+                "server": server,
+                "sharing": sharing,
+                "specs": specs,
+                "measure": self.spec.measure,
+                "log": log,
+                "display": self.display,
+                "timeouts": TIMEOUTS,
+                "watch": watch,
+                "loader": SharedLoader(specs),
+                "until_s": self.began_s + self.task.seconds,
+                "began_s": self.began_s,
+            }
+            if self.task.is_pair:
+                has_clients = Mps.family in self.spec.methods
+                card_bytes = self.device.memory_bytes if has_clients else None
+                probe = PairProbe(**common, card_bytes=card_bytes)
+            else:
+                probe = CopiesProbe(**common, copies=self._copies(), choose=choose)
             probe.read_telemetry = lambda: self._telemetry_so_far(probe)
             watch.see_idle()
             probe.run()
             return self._record(probe, flags, scratch)
+
+    def _for_probe(self, spec: MemberSpec) -> MemberSpec:
+        """A script is started again when it ends; it may be slow to start beside its copies."""
+        if not isinstance(spec.job, ScriptSpec):
+            return spec
+        job = self.task.jobs[spec.workload]
+        together = 1 if spec.index < len(self.task.jobs) else self.task.max_jobs
+        script = replace(spec.job, restarts=True, step_timeout_s=job.first_step_s * together)
+        return replace(spec, job=script)
+
+    def _copies(self) -> dict[str, list[int]]:
+        """Method → the indices of its members; the lone copy takes part in no set."""
+        copies: dict[str, list[int]] = {}
+        for member, method in enumerate(self.spec.methods):
+            copies.setdefault(method, []).append(member)
+        copies[Naive.family].remove(0)
+        return copies
 
     def _telemetry_so_far(self, probe: Probe) -> tuple[Telemetry, int | None]:
         """The telemetry of the windows so far, and the most device memory in use, in bytes."""
@@ -229,7 +271,7 @@ class Visit:
 
     def _record(self, probe: Probe, flags: list[str], scratch: Path) -> ProbeRecord:
         """Make the record; writes the series of steps and of telemetry to files."""
-        records = StepRecords(probe.windows, probe.drop_s)
+        records = StepRecords(probe.windows, DROP_S)
         members = [tracked.record() for tracked in probe.members]
         for tracked, member in zip(probe.members, members, strict=True):
             folder = scratch / str(tracked.member)
@@ -240,8 +282,7 @@ class Visit:
         counted_s = sum(window.seconds for window in probe.windows)
         driver = self.device.driver if self.device else None
         return ProbeRecord(
-            job=self.task.job.to_json(),
-            workload=self.task.workload,
+            jobs={name: job.to_json() for name, job in self.task.jobs.items()},
             started_at=self.started_at,
             gpu=self.device and GpuRecord.model_validate(self.device, from_attributes=True),
             host=self.host | {"usable_cores": len(probe.specs[0].cores)},
@@ -254,7 +295,6 @@ class Visit:
             peak_bytes=probe.peak_bytes,
             flags=[*flags, *telemetry_flags],
             evidence=probe.evidence,
-            drop_s=probe.drop_s,
             needed_s=probe.needed_s,
             problem=probe.problem,
             seconds={

@@ -80,6 +80,10 @@ class Mps(Method):
 
     def environment(self, member: int) -> dict[str, str]:
         variables = dict(self.daemon.environment)
+        # Clients count among the devices that the daemon shows, which is one: an index can mean
+        # this card to CUDA, and to those who ask NVML by it, only if it is 0.
+        if self.device.cuda_name() == "0":
+            variables |= {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         for limit, (variable, form) in LIMIT_VARIABLES.items():
             value = getattr(self.clients[member], limit)
             if value is not None:

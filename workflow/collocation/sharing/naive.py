@@ -1,5 +1,7 @@
 """Method `naive`: separate processes on one GPU, time-sliced by the driver."""
 
+from functools import cached_property
+
 from workflow.collocation.sharing import evidence
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import ProcessLists, Report, Reports
@@ -16,7 +18,16 @@ class Naive(Method):
     def environment(self, member: int) -> dict[str, str]:
         if self.device is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
-        return {"CUDA_VISIBLE_DEVICES": self.device.uuid, evidence.PIPE_FOLDER: evidence.NO_DAEMON}
+        return {
+            "CUDA_VISIBLE_DEVICES": self.cuda_name,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            evidence.PIPE_FOLDER: evidence.NO_DAEMON,
+        }
+
+    @cached_property
+    def cuda_name(self) -> str:
+        """The card's name for members; asked for once, and not for each of them."""
+        return self.device.cuda_name()
 
     def evidence(self, reports: dict[int, Report]) -> dict:
         if self.device is None:

@@ -67,6 +67,9 @@ class Gpm(ActivitySource):
         self._entities = entities
         self._last: dict[str, _Sample] = {}
         self._request = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION)
+        self._request.numMetrics = len(self.METRICS)
+        for metric, entry in zip(self.METRICS, self._request.metrics, strict=False):
+            entry.metricId = METRIC_IDS[metric.name]
         try:
             pynvml.nvmlInit()
             self._card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -112,10 +115,9 @@ class Gpm(ActivitySource):
         where the pair says nothing.
         """
         request = self._request
-        request.numMetrics = len(self.METRICS)
         request.sample1, request.sample2 = older.buffer, newer.buffer
-        for metric, entry in zip(self.METRICS, request.metrics, strict=False):
-            entry.metricId, entry.nvmlReturn = METRIC_IDS[metric.name], pynvml.NVML_ERROR_UNKNOWN
+        for _, entry in zip(self.METRICS, request.metrics, strict=False):
+            entry.nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlGpmMetricsGet(request)
         rates: Rates = dict.fromkeys(METRIC_IDS)
         for metric, entry in zip(self.METRICS, request.metrics, strict=False):

@@ -4,11 +4,12 @@ A sampler asks ten times a second and each call goes to the driver, so the value
 as fields are read in one call.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 import pynvml
 
-from workflow.collocation.gpu.nvidia import process_memory
 from workflow.collocation.telemetry.base import Metric
 
 METRICS = (
@@ -27,17 +28,29 @@ FIELDS = {
     "power": (pynvml.NVML_FI_DEV_POWER_INSTANT, 1e-3),
     "energy": (pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, 1e-3),
 }
+SENSOR = pynvml.NVML_TEMPERATURE_GPU
 # Member of NVML's union that holds a field's value, by its type (NVML_VALUE_TYPE_…).
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-CALLS = {
-    "power": lambda card: pynvml.nvmlDeviceGetPowerUsage(card) / 1000,  # older drivers: no field
-    "memory_used": lambda card: pynvml.nvmlDeviceGetMemoryInfo(card).used,
-    "gpu_util": lambda card: pynvml.nvmlDeviceGetUtilizationRates(card).gpu / 100,
-    "memory_util": lambda card: pynvml.nvmlDeviceGetUtilizationRates(card).memory / 100,
-    "temperature": lambda card: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU),
-    "sm_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM),
-    "memory_clock": lambda card: pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_MEM),
-    "throttle": lambda card: pynvml.nvmlDeviceGetCurrentClocksEventReasons(card),
+
+
+def _utilization(card) -> dict[str, float]:
+    rates = pynvml.nvmlDeviceGetUtilizationRates(card)
+    return {"gpu_util": rates.gpu / 100, "memory_util": rates.memory / 100}
+
+
+# What is no field: values that one call gives are asked for once.
+CALLS: tuple[Callable[..., dict[str, float]], ...] = (
+    _utilization,
+    lambda card: {"memory_used": pynvml.nvmlDeviceGetMemoryInfo(card).used},
+    lambda card: {"temperature": pynvml.nvmlDeviceGetTemperature(card, SENSOR)},
+    lambda card: {"sm_clock": pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM)},
+    lambda card: {"memory_clock": pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_MEM)},
+    lambda card: {"throttle": pynvml.nvmlDeviceGetCurrentClocksEventReasons(card)},
+)
+OLD_CALLS = (lambda card: {"power": pynvml.nvmlDeviceGetPowerUsage(card) / 1000},)
+LISTS = {
+    "compute": lambda card: pynvml.nvmlDeviceGetComputeRunningProcesses(card),
+    "mps": lambda card: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(card),
 }
 
 
@@ -51,10 +64,10 @@ class NvmlCard:
     def read_values(self) -> dict[str, float | None]:
         """A value for each of METRICS, in its unit; None where the card does not answer."""
         values = dict.fromkeys(metric.name for metric in METRICS) | self._fields(*FIELDS)
-        for name, call in CALLS.items():
-            if values[name] is None:
-                with suppress(pynvml.NVMLError):
-                    values[name] = call(self.handle)
+        # Older drivers have no field of power.
+        for call in CALLS if values["power"] is not None else CALLS + OLD_CALLS:
+            with suppress(pynvml.NVMLError):
+                values |= call(self.handle)
         return values
 
     def energy(self) -> float | None:
@@ -62,8 +75,17 @@ class NvmlCard:
         return self._fields("energy").get("energy")
 
     def processes(self) -> dict[str, dict[int, int] | None]:
-        """Device memory in bytes by PID; see nvidia.process_memory."""
-        return process_memory(self.handle)
+        """Device memory in bytes by PID, 0 where not given, of all processes ("compute") and of MPS
+        clients ("mps"); None where NVML does not give the list.
+        """
+        memory: dict[str, dict[int, int] | None] = {}
+        for kind, listing in LISTS.items():
+            memory[kind] = None
+            with suppress(pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
+                entries, memory[kind] = listing(self.handle), Counter()
+                for entry in entries:  # a process is there for each part of a partitioned card
+                    memory[kind][entry.pid] += entry.usedGpuMemory or 0
+        return memory
 
     def _fields(self, *names: str) -> dict[str, float]:
         """The fields among these that the card gives, in one call."""

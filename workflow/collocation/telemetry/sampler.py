@@ -24,6 +24,7 @@ from workflow.collocation.telemetry.sources import choose_source
 
 POLL_S = 0.002  # between two readings of the energy counter
 STEP_NS = 150_000_000  # for its step to come
+to_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes an encoder each time
 
 
 class Sampler:
@@ -159,7 +160,7 @@ class Sampler:
     def _write(self, kind: str, t: int | None = None, **fields) -> None:
         """Write one line at once, so that it is there as a whole or not at all."""
         line = {"k": kind, "t": t or time.monotonic_ns()} | fields
-        os.write(self._output, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        os.write(self._output, to_json(line).encode() + b"\n")
 
 
 def main() -> None:

@@ -46,6 +46,8 @@ class Watch:
         self.linger_s = 0.0 if self.off else LINGER_S
         self.process: subprocess.Popen | None = None
         self._idle = ("gpu", IDLE_ROWS) if config["gpu"] else ("host", 1)
+        # Without a GPU it hardly computes.
+        self._flags = ["sampler_shares_cores"] if config["gpu"] and not config["cores"] else []
         self.path, self._log = folder / "telemetry.jsonl", log
         self._output: SamplerOutput | None = None
         self.phases = [(time.monotonic_ns(), "idle")]
@@ -142,13 +144,13 @@ class Watch:
             from workflow.collocation.telemetry.summary import TelemetrySummary
 
             telemetry, flags = TelemetrySummary(output, windows, **facts).telemetry()
-            return telemetry, flags, write_tables(folder, output, windows)
+            return telemetry, self._flags + flags, write_tables(folder, output, windows)
         except OSError:
             raise
         except Exception as error:
             say(traceback.format_exc())
             telemetry = Telemetry(status="incomplete", reason=one_line(error))
-            return telemetry, ["telemetry_incomplete"], {}
+            return telemetry, [*self._flags, "telemetry_incomplete"], {}
 
     def _send(self, **command) -> None:
         """Send one command, as a whole or not at all: a pipe takes so short a line in one piece."""
