@@ -105,7 +105,9 @@ class ScriptMember:
         if command[0] in ("python", "python3"):
             command[0] = sys.executable
         command[0] = self.view.program(command[0])
-        variables = self.environment()
+        variables, inherited = self.environment(), spec.lock_descriptors
+        if self.view.user_namespace:
+            inherited += self.steps.descriptors
         self.child = subprocess.Popen(
             command,
             cwd=folder,
@@ -113,7 +115,7 @@ class ScriptMember:
             stdin=subprocess.DEVNULL,
             stdout=self.output.script_end,
             stderr=self.output.script_end,
-            pass_fds=spec.lock_descriptors + self.steps.descriptors,
+            pass_fds=inherited,
             preexec_fn=lambda: self.become_script(member_pid, command, variables),
         )
         self.child_pidfd = os.pidfd_open(self.child.pid)
