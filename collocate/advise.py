@@ -19,9 +19,9 @@ _MEASURING = {"max_jobs", "max_slowdown", "max_memory", "budget", "measure"}
 _MEASURING |= {"as_json", "as_markdown", "results", "settings"}
 ALLOWED = {  # what is asked about → the options that it has
     "study": {"workload", "max_slowdown", "max_memory", "as_markdown", "results"},
-    "command": _MEASURING | {"batch", "steps", "first_step"},
+    "command": _MEASURING | {"batch", "steps", "first_step", "write_here"},
     "model": _MEASURING | {"batch", "size"},
-    "workload": _MEASURING,
+    "workload": _MEASURING | {"write_here"},
 }
 
 
@@ -72,6 +72,9 @@ def advise(
     first_step: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", show_default="30", help="to wait for it")
     ] = 0.0,
+    write_here: Annotated[
+        bool, typer.Option("--write-here", help="let copies of a script write in its folder")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print advice.json")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
     results: Annotated[
@@ -126,9 +129,9 @@ def advise(
         raise Mistyped(str(error)) from None
     with terminal.Progress(bounds["budget_s"]) as progress:
         if len(asked) > 1:
-            advice, folder = probing.ask_about_pair(asked, words, results, progress)
+            advice, folder = probing.ask_about_pair(asked, words, results, progress, write_here)
         else:
-            advice, folder = probing.ask(asked[0], words, results, progress)
+            advice, folder = probing.ask(asked[0], words, results, progress, write_here)
     if as_json:
         print(json.dumps(advice, indent=1))
         return

@@ -10,12 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from collocate import ROOT, terminal
 from collocate.app import Mistyped
 
 if TYPE_CHECKING:
     from analysis.advice.job.request import Request
     from workflow.collocation.gpu import Device
+    from workflow.collocation.member.spec import ViewSpec
     from workflow.collocation.run.visit import ProbeTask
     from workflow.collocation.study.definition import Config
     from workflow.collocation.study.workloads import Workload
@@ -26,18 +29,22 @@ DATASET_SIZES = {"cifar10": 10_000, "imagenet64": 2_048, "imagenet": 512}
 
 
 def ask(
-    request: "Request", settings: list[str], results: Path | None, progress: terminal.Progress
+    request: "Request",
+    settings: list[str],
+    results: Path | None,
+    progress: terminal.Progress,
+    write_here: bool,
 ) -> tuple[dict, Path]:
     """How many copies of a job to run: the content of advice.json, and its folder.
 
     settings: `key=value` words of config.yaml. results: the folder to which that of this answer is
-    added; None for the default.
+    added; None for the default. write_here: scripts may write in the folder where they run.
     """
     from analysis.advice.job.advise import SetChoice, advice_of
     from workflow.collocation.record.run_json import GpuRecord
     from workflow.collocation.run.visit import run_probe
 
-    task = _task([request], settings, results, progress)
+    task = _task([request], settings, results, progress, write_here)
     gpu = task.device and GpuRecord.model_validate(task.device, from_attributes=True)
     choice = SetChoice(request, gpu, progress.note)
     record = run_probe(task, progress.with_unit(request.unit), choice)
@@ -49,12 +56,13 @@ def ask_about_pair(
     settings: list[str],
     results: Path | None,
     progress: terminal.Progress,
+    write_here: bool,
 ) -> tuple[dict, Path]:
     """Whether to run two jobs together: the content of advice.json, and its folder; as `ask`."""
     from analysis.advice.job.pair import advice_on_pair
     from workflow.collocation.run.visit import run_probe
 
-    task = _task(requests, settings, results, progress)
+    task = _task(requests, settings, results, progress, write_here)
     record = run_probe(task, progress.with_unit(requests[0].unit))
     return advice_on_pair(requests, record, task.folder), task.folder
 
@@ -64,6 +72,7 @@ def _task(
     settings: list[str],
     results: Path | None,
     progress: terminal.Progress,
+    write_here: bool,
 ) -> "ProbeTask":
     """What a probe has to measure, with its new folder."""
     from workflow.collocation.plan.jobs import TRAINING_PACKAGES, missing_packages, unknown_names
@@ -88,18 +97,46 @@ def _task(
             raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
         for sentence in unknown_names(jobs[first.job]).values():
             raise Mistyped(sentence)
-    folder = _new_folder(answers_folder(results), "+".join(jobs))
+    parent = answers_folder(results)
+    max_jobs = first.max_jobs if len(jobs) == 1 else len(jobs)
+    may_write = write_here or jobs[first.job].kind != "command"
+    # Two scripts run in one folder: that in which they were asked about.
+    view = None if may_write else _view(Path(jobs[first.job].folder), parent, max_jobs, progress)
+    folder = _new_folder(parent, "+".join(jobs))
     return ProbeTask(
         jobs=jobs,
         implementation=ImplementationSpec(**IMPLEMENTATIONS[first.implementation]),
         device=device,
         folder=folder,
-        max_jobs=first.max_jobs if len(jobs) == 1 else len(jobs),
+        max_jobs=max_jobs,
         seconds=first.budget_s,
         trainer=trainer,
         datasets=_datasets(jobs[first.job], config, folder),
         telemetry=config.telemetry,
+        view=view,
     )
+
+
+def _view(
+    folder: Path, results: Path, max_jobs: int, progress: terminal.Progress
+) -> "ViewSpec | None":
+    """How scripts are kept from writing in the folder where they run; None if a person lets them.
+
+    Raises ValueError if they cannot be kept from it, and nobody agrees.
+    """
+    from workflow.collocation.run.views import plan_view
+
+    try:
+        view = plan_view(folder, results, copies=2 * (max_jobs + 1))
+    except ValueError as error:
+        question = f"copies of the script would write in its folder: {error}"
+        at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        if at_terminal and typer.confirm(f"{question}. Let them?", err=True):
+            return None
+        raise ValueError(f"{question}; --write-here lets them") from None
+    if view.kind == "copy":
+        progress.note("No overlay can cover the script's folder here: it runs in copies of it.")
+    return view
 
 
 def _config(words: list[str]) -> "Config":

@@ -24,6 +24,7 @@ from models.jobs.script_steps import HookedSteps, act_on_living
 from models.member import BuildTimes, save_steps, says_out_of_memory
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
+from workflow.collocation.member.view import View
 from workflow.collocation.process_lifetime import end_with_parent
 
 PROGRESS_S = 0.5
@@ -47,7 +48,7 @@ class ScriptMember:
     def __init__(self, spec: MemberSpec, channel: Channel):
         self.spec, self.channel, self.phase = spec, channel, "build"
         self.child: subprocess.Popen | None = None
-        self.output = ScriptOutput()
+        self.output, self.view = ScriptOutput(), View(spec.job)
         self.starts_ns: list[int] = []
         self.go_step: int | None = None
 
@@ -95,6 +96,7 @@ class ScriptMember:
         spec, member_pid = self.spec, os.getpid()
         self.steps.begin_run()
         self.done_at_start = self.steps.done
+        folder = self.view.begin_run()
         self.starts_ns.append(time.monotonic_ns())
         command = []
         for word in spec.job.command:
@@ -102,18 +104,34 @@ class ScriptMember:
             command.append(word.replace("{batch_size}", str(spec.batch_size)))
         if command[0] in ("python", "python3"):
             command[0] = sys.executable
+        command[0] = self.view.program(command[0])
+        variables, inherited = self.environment(), spec.lock_descriptors
+        if self.view.user_namespace:
+            inherited += self.steps.descriptors
         self.child = subprocess.Popen(
             command,
-            cwd=spec.job.working_folder,
-            env=self.environment(),
+            cwd=folder,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=self.output.script_end,
             stderr=self.output.script_end,
-            pass_fds=spec.lock_descriptors,
-            preexec_fn=lambda: end_with_parent(member_pid),  # It stays in our process group.
+            pass_fds=inherited,
+            preexec_fn=lambda: self.become_script(member_pid, command, variables),
         )
         self.child_pidfd = os.pidfd_open(self.child.pid)
         self.steps.child = self.child
+
+    def become_script(self, member_pid: int, command: list[str], variables: dict) -> None:
+        """Turn this new process, which stays in our process group, into that of the script."""
+        try:
+            self.view.enter()
+            end_with_parent(member_pid)
+            if self.view.user_namespace:  # The script finds the memory of its steps in itself.
+                variables |= self.steps.environment(os.getpid())
+                os.execvpe(command[0], command, variables)
+        except OSError as error:
+            os.write(2, f"it did not start: {error}\n".encode())
+            os._exit(1)
 
     def environment(self) -> dict[str, str]:
         """The variables that the script runs with."""
@@ -125,7 +143,7 @@ class ScriptMember:
         path = [str(COUNTER), inherited_path] if inherited_path else [str(COUNTER)]
         variables["PYTHONPATH"] = os.pathsep.join(path)
         variables |= dict.fromkeys(THREADS, str(self.spec.threads))
-        return variables | self.steps.environment
+        return variables | self.steps.environment(os.getpid())
 
     def look(self, seconds: float | None) -> str | None:
         """Wait up to `seconds` (None: for ever) for news; returns a command, if one came.

@@ -35,7 +35,7 @@ class OutputSteps:
     of steps, and raises RuntimeError with the line.
     """
 
-    environment: dict[str, str] = {}
+    descriptors = ()  # that the script inherits
     facts: dict = {}  # The script reports nothing about its device.
 
     def __init__(self, spec: MemberSpec):
@@ -47,6 +47,10 @@ class OutputSteps:
         self.lines = self.most_steps = self.last_ns = 0
         self.holds: list[tuple[int, int]] = []  # (when, for how long), ns of the time that it ran
         self.held_ns: int | None = None
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """The variables by which the script reports steps: none."""
+        return {}
 
     def begin_run(self) -> None:
         """Expect the counter to begin anew, as the script is started (again)."""

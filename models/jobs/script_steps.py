@@ -27,7 +27,7 @@ NAMED_BESIDE_TORCH = ("spacy", "lomo_optim")
 class HookedSteps:
     """Steps that models/hook.py writes into memory which this process shares with the script.
 
-    `environment`: the variables by which the script finds that memory.
+    `descriptors`: that memory and its gate, by which the script is held.
     """
 
     def __init__(self, spec: MemberSpec):
@@ -41,7 +41,11 @@ class HookedSteps:
         self.header[hook.AHEAD] = round(1e9 * (spec.launched_ahead_s or 0))
         self.step_timeout_s = spec.job.step_timeout_s
         self._last_progress = None
-        self.environment = {hook.VARIABLE: f"{os.getpid()} {memory_fd} {script_gate}"}
+        self.descriptors = (memory_fd, script_gate)
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """The variables by which the script finds them. pid: of a process that has them open."""
+        return {hook.VARIABLE: " ".join(map(str, (pid, *self.descriptors)))}
 
     def begin_run(self) -> None:
         """Forget how far the last run came, but neither its steps nor that it is to be held."""

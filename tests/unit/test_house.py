@@ -17,6 +17,7 @@ ROOMS = (*CORE, "member", "gpu", "sharing", "telemetry", "run", "plan")
 SHARED_WITH_MODELS = (
     "workflow.collocation.member.protocol",
     "workflow.collocation.member.spec",
+    "workflow.collocation.member.view",
     "workflow.collocation.process_lifetime",
     "workflow.collocation.study.layout",
     "workflow.collocation.study.regular_files",

@@ -4,7 +4,7 @@ Intervals come from samples that share no cycle of the job: rounds of turns, or 
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -196,18 +196,26 @@ def _from_turns(
     by_member: np.ndarray, alone: Sequence[Alone]
 ) -> tuple[Estimate, Estimate, tuple[Estimate, ...]]:
     """Rate, STP and slowdowns. by_member: steps/s [members, rounds]."""
-    rounds = by_member.shape[1]
+    rounds = np.arange(by_member.shape[1])
     baselines, errors = [], []
     for each in alone:
         in_turns = each.slices is not None
-        baselines.append(each.slices if in_turns else np.full(rounds, each.progress.rate))
+        baselines.append(each.slices if in_turns else np.full(len(rounds), each.progress.rate))
         errors.append(0.0 if in_turns else each.progress.relative_error)
-    relative = by_member / np.array(baselines)
-    slowdowns = 1 / np.maximum(relative, 1e-9)
+    baseline = np.array(baselines)
+
+    def speeds(kept: np.ndarray) -> np.ndarray:
+        """Of each member, relative to its job alone, over these rounds."""
+        ran = np.maximum(by_member[:, kept].sum(axis=1), 1e-9)
+        return ran / np.maximum(baseline[:, kept].sum(axis=1), 1e-9)
+
+    slowdowns = []
+    for member, error in enumerate(errors):
+        slowdowns.append(_jackknife(lambda kept, m=member: 1 / speeds(kept)[m], rounds, error))
     return (
-        _of_samples(by_member.sum(axis=0)),
-        _of_samples(relative.sum(axis=0), max(errors)),
-        tuple(map(_of_samples, slowdowns, errors)),
+        _jackknife(lambda kept: by_member[:, kept].sum(axis=0).mean(), rounds),
+        _jackknife(lambda kept: speeds(kept).sum(), rounds, max(errors)),
+        tuple(slowdowns),
     )
 
 
@@ -241,14 +249,20 @@ def _from_windows(
     )
 
 
-def _of_samples(samples: np.ndarray, further_error: float = 0.0) -> Estimate:
-    """The mean of positive samples that are independent, with its interval.
+def _jackknife(
+    statistic: Callable[[np.ndarray], float], rounds: np.ndarray, further_error: float = 0.0
+) -> Estimate:
+    """A positive number from independent rounds, with its interval from leaving each out once.
 
-    further_error: relative standard error of what all samples were divided by.
+    statistic: computes it from the indices of rounds. further_error: relative standard error of
+    what all rounds were divided by.
     """
-    mean, count = float(samples.mean()), len(samples)
-    error = float(samples.std(ddof=1) / np.sqrt(count) / mean) if count > 1 and mean else np.nan
-    return _estimate(mean, float(np.hypot(error, further_error)), count - 1)
+    value, count = float(statistic(rounds)), len(rounds)
+    if count < 2 or value <= 0:
+        return Estimate(value, np.nan, np.nan)
+    without_one = np.log([max(statistic(np.delete(rounds, k)), 1e-9) for k in range(count)])
+    error = np.sqrt((count - 1) / count * np.sum((without_one - without_one.mean()) ** 2))
+    return _estimate(value, float(np.hypot(error, further_error)), count - 1)
 
 
 def _estimate(value: float, relative_error: float, freedom: int) -> Estimate:

@@ -4,7 +4,7 @@
 is imported here, because every member imports this module.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,22 @@ class ServingSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewSpec:
+    """How a copy of a script is kept from writing in the folder where it runs (member/view.py).
+
+    kind: "overlay" or "copy". scratch: the folder for what it writes. places: the folders that
+    overlays cover, each before those below it. user_namespace: overlays need one here. left_out:
+    folders of which no copy is made.
+    """
+
+    kind: str
+    scratch: str
+    places: list[str] = field(default_factory=list)
+    user_namespace: bool = False
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScriptSpec:
     """A training script of the user, which runs unchanged.
 
@@ -123,7 +139,7 @@ class ScriptSpec:
     where it runs. steps: "auto" to count the steps of its optimizer or its calls of models.hook, or
     a pattern over its output with the group `step`. step_timeout_s: so long without a step ends
     the cell; ten times as long while its processes work. restarts: a run that made a step and ended
-    with exit code 0 is started again.
+    with exit code 0 is started again. view: None where the script may write in that folder.
     """
 
     command: list[str]
@@ -131,15 +147,17 @@ class ScriptSpec:
     steps: str
     step_timeout_s: float
     restarts: bool = False
+    view: ViewSpec | None = None
 
 
 # Kinds of job that are not trained by models/.
 JOB_CLASSES = {"serve": ServingSpec, "command": ScriptSpec}
-TRAINING_PARTS = {
+PARTS = {  # of jobs, that are dataclasses themselves
     "input": InputSpec,
     "optimizer": OptimizerSpec,
     "triggers": TriggerSpec,
     "shared_loader": SharedLoaderSpec,
+    "view": ViewSpec,
 }
 
 
@@ -197,7 +215,7 @@ class MemberSpec:
     @classmethod
     def from_json(cls, fields: dict) -> "MemberSpec":
         job_fields = dict(fields["job"])
-        for name, part_class in TRAINING_PARTS.items():
+        for name, part_class in PARTS.items():
             if job_fields.get(name):
                 job_fields[name] = part_class(**job_fields[name])
         job_class = JOB_CLASSES.get(fields["kind"], TrainingSpec)

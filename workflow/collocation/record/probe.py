@@ -61,8 +61,9 @@ class LoneReading(NamedTuple):
 class Group(NamedTuple):
     """Sets that are loaded at once.
 
-    is_needed: whether it is measured even if no time is left. with_lone: whether the lone copy stays loaded, so that it takes turns with them. Where memory
-    has no room for that, sets under MPS are compared to what it did before.
+    with_lone: whether the lone copy stays loaded, so that it takes turns with them. Where memory
+    has no room for that, sets under MPS are compared to what it did before. is_needed: whether it
+    is measured even if no time is left.
     """
 
     sets: Sequence[JobSet]

@@ -16,7 +16,7 @@ import psutil
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.member.spec import MemberSpec, ScriptSpec
+from workflow.collocation.member.spec import MemberSpec, ScriptSpec, ViewSpec
 from workflow.collocation.process_lifetime import END_SIGNALS
 from workflow.collocation.record import provenance
 from workflow.collocation.record.probe import DROP_S, PROBE_FILE, ProbeRecord, write_probe
@@ -32,6 +32,7 @@ from workflow.collocation.run.pair import PairProbe
 from workflow.collocation.run.probe import Probe
 from workflow.collocation.run.rates import StepRecords
 from workflow.collocation.run.task import member_specs
+from workflow.collocation.run.views import keep_apart, with_scratch
 from workflow.collocation.run.waiting import refusal
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported, owner
@@ -59,6 +60,8 @@ class ProbeTask:
     device: None for the CPU. folder: for logs and what is measured. max_jobs: copies at once, among
     which the CPU cores are divided. seconds: how long it takes, as far as the jobs allow. trainer:
     the module that members run. datasets: records of `python -m models.data prepare`, by name.
+    view: of scripts; its scratch is the folder in which one for all of them is made. None: they may
+    write in the folder where they run.
     """
 
     jobs: Mapping[str, Workload]
@@ -70,6 +73,7 @@ class ProbeTask:
     trainer: str
     datasets: dict[str, dict]
     telemetry: Sampling
+    view: ViewSpec | None = None
 
     @property
     def is_pair(self) -> bool:
@@ -216,7 +220,8 @@ class Visit:
             scratch,
             replicate=1,
         )
-        specs = [self._for_probe(spec) for spec in specs]
+        view = self.task.view and stack.enter_context(with_scratch(self.task.view))
+        specs = keep_apart([self._for_probe(spec) for spec in specs], view)
         common = {
             "server": server,
             "sharing": sharing,

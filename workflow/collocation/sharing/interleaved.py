@@ -73,7 +73,7 @@ class Interleaved(Method):
         clients = {m: report for m, report in reports.items() if self._is_client(m)}
         require_device("naive", plain, self.device.uuid, self.device)
         of_clients = self.mps.evidence(clients, plain)
-        if len(self.mps.clients) == len(self.spec.members):
+        if not plain or len(self.mps.clients) == len(self.spec.members):
             return of_clients
         of_plain = self.plain.facts(plain, self.mps.listed)
         verified = of_clients["verified"] and of_plain["verified"]
