@@ -13,7 +13,8 @@ COMMANDS = (
     *("advise", "recipe", "study", "plan", "figures", "report", "explain", "compare"),
     *("verify", "merge", "seal", "artifact", "export", "pages", "doctor", "steps"),
 )
-INTERRUPTED = "interrupted; the same command carries on"
+CARRIES_ON = "interrupted; the same command carries on"
+BEGINS_ANEW = "interrupted; the same command begins anew"
 ABOUT = "Measure how many training jobs to run on one GPU, and by which method."
 START = """\b
 Start with your own job, from its folder:
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: the words after `collocate`; those of this process if None. A mistake in what was
     typed is one line on stderr and code 2; a failure is one line and code 1.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    interrupted = BEGINS_ANEW if words[:1] == ["advise"] else CARRIES_ON
     try:
         if "COLLOCATION_PARENT" in os.environ:
             from workflow.collocation.process_lifetime import end_with_starter
@@ -61,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not (ROOT / "Snakefile").is_file():
             raise ValueError("collocate runs from its clone: install it with `make install` there")
         code = app(args=arguments, prog_name="collocate", standalone_mode=False) or 0
-        return _complain(code, INTERRUPTED) if code == 130 else code  # Typer answers Ctrl-C so
+        return _complain(code, interrupted) if code == 130 else code  # Typer answers Ctrl-C so
     except typer.TyperException as error:
         return _complain(getattr(error, "exit_code", 1), _mistake(error))
     except KeyboardInterrupt:
-        return _complain(130, INTERRUPTED)
+        return _complain(130, interrupted)
     except BrokenPipeError:  # as of `collocate plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -20,7 +20,7 @@ from workflow.collocation.study.workloads import PYTHON, CommandWorkload
 
 COMMAND_FILE = "command.json"  # beside advice.json, private: the command with its secrets
 CPU = "CPU"  # in advice, in place of a card's name
-# Variables that only tell which terminal is used. A request from another terminal is the same.
+# Variables that only tell which terminal is used.
 _OF_TERMINAL = re.compile(
     r"\W.*|_|[A-Z]*PWD|SHLVL|TERM.*|COLUMNS|LINES|LS_COLORS|PS\d|SSH_\w+|\w*\W.*"
 )
@@ -32,7 +32,7 @@ _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tor
 class Request:
     """A job, and the bounds within which copies of it may share the GPU.
 
-    job: its name in the study. entry: its entry in the catalogue. command: of a script, as a recipe
+    job: its name in records. entry: its entry in the catalogue. command: of a script, as a recipe
     starts it. max_jobs: at once. max_slowdown: of the slowest job, times its duration alone.
     max_memory_gb: of all jobs. budget_s: seconds to measure. measure_sets: False to predict only.
     """
