@@ -48,8 +48,8 @@ class Together:
     """What jobs did together.
 
     rate: of all jobs, steps/s. stp: the sum of their rates, each over its rate alone; at most their
-    number. above: that sum where it is larger, because jobs ran slower alone than together; else
-    None. slowdowns: how many times as long as alone each job takes. flags: of their windows. doubt:
+    number. above: that sum where it is clearly larger, because jobs ran slower alone than together;
+    else None. slowdowns: how many times as long as alone each job takes. flags: of their windows. doubt:
     why the gain cannot be told, or None.
     """
 
@@ -189,7 +189,8 @@ def together_numbers(window: Window, ends: StepEnds, alone: Sequence[Alone]) -> 
         return Together(rate, stp, slowdowns, flags, doubt)
     at_most = Estimate(*(min(end, count) for end in stp))
     at_least = tuple(Estimate(*(max(end, 1.0) for end in each)) for each in slowdowns)
-    return Together(rate, at_most, at_least, flags, doubt, above=stp.value)
+    above = stp.value if stp.value > (1 + WINDOW_ERROR) * count else None
+    return Together(rate, at_most, at_least, flags, doubt, above)
 
 
 def _from_turns(
