@@ -49,8 +49,8 @@ class Together:
 
     rate: of all jobs, steps/s. stp: the sum of their rates, each over its rate alone; at most their
     number. above: that sum where it is clearly larger, because jobs ran slower alone than together;
-    else None. slowdowns: how many times as long as alone each job takes. flags: of their windows. doubt:
-    why the gain cannot be told, or None.
+    else None. slowdowns: how many times as long as alone each job takes. flags: of their windows.
+    doubt: why the gain cannot be told, or None.
     """
 
     rate: Estimate
