@@ -43,11 +43,10 @@ if how == "escapes":  # no mark in the environment; the second has no living par
     subprocess.run(line, check=True)
     children.append(int(Path(f"orphan-{job}").read_text()))
 served = (pipe / "control").exists()
-said = {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0)), "served": served}
-said["children"] = children
-said["pipe"] = str(pipe)
-Path(f"said-{job}.part").write_text(json.dumps(said | {"environment": dict(os.environ)}))
-Path(f"said-{job}.part").rename(f"said-{job}.json")
+report = {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0)), "served": served}
+report |= {"children": children, "pipe": str(pipe), "environment": dict(os.environ)}
+Path(f"report-{job}.part").write_text(json.dumps(report))
+Path(f"report-{job}.part").rename(f"report-{job}.json")
 while how != "ends" and not (how == "fails" and job == "2") and not Path("end").exists():
     time.sleep(0.02)
 sys.exit(3 if how == "fails" and job == "2" else 0)
@@ -62,16 +61,16 @@ def place(tmp_path):
     (tmp_path / "t").mkdir()
     yield tmp_path / "a job"
     mark = f"TMPDIR={tmp_path / 't'}".encode()
-    escaped = {pid for job in said(tmp_path / "a job") for pid in job["children"]}
+    escaped = {pid for job in reports(tmp_path / "a job") for pid in job["children"]}
 
     def left() -> list[psutil.Process]:
-        found = []
+        alive = []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.NoSuchProcess):
                 marks = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
                 if (mark in marks or process.pid in escaped) and is_running(process):
-                    found.append(process)
-        return found
+                    alive.append(process)
+        return alive
 
     try:
         until(lambda: not left() and not [*(tmp_path / "t").iterdir()], lambda: str(left()), 60)
@@ -85,7 +84,7 @@ def started(place: Path, method: str, how: str, change=lambda text: text, jobs=2
     """The script of the recipe, running."""
     command = [sys.executable, "job.py", how]
     surroundings = given.pop("surroundings", {})
-    text = made(run=command, jobs=jobs, method=method, folder=str(place), **given)
+    text = made(**{"run": command, "jobs": jobs, "method": method, "folder": str(place)} | given)
     (place / "start.sh").write_text(change(text))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "OMP_", "FAKE_"))}
     path = os.pathsep.join([str(REPOSITORY / "tests" / "fakes"), os.environ["PATH"]])
@@ -118,8 +117,8 @@ def finished(place: Path, *args, **given) -> tuple[int, str]:
     return process.returncode, output
 
 
-def said(place: Path) -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(place.glob("said-*.json"))]
+def reports(place: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(place.glob("report-*.json"))]
 
 
 def test_jobs_under_mps_have_the_daemon_and_cores_of_their_own(place):
@@ -132,13 +131,13 @@ def test_jobs_under_mps_have_the_daemon_and_cores_of_their_own(place):
         (place / "end").touch()
         output += process.communicate(timeout=300)[0]
     assert process.returncode == 0 and "ended" not in output, output
-    jobs = said(place)
+    jobs = reports(place)
     assert [job["served"] for job in jobs] == [True, True]
     for job in jobs:
-        found = job["environment"]
-        assert found["CUDA_VISIBLE_DEVICES"] == UUID
-        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in found
-        assert cores is None or (found["OMP_NUM_THREADS"] == "1" and len(job["cores"]) == 1)
+        variables = job["environment"]
+        assert variables["CUDA_VISIBLE_DEVICES"] == UUID
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in variables
+        assert cores is None or (variables["OMP_NUM_THREADS"] == "1" and len(job["cores"]) == 1)
     assert cores is None or jobs[0]["cores"] != jobs[1]["cores"]
     assert [log.read_text() for log in place.glob("recipe-*/job-[12].log")] == ["its log\n"] * 2
 
@@ -146,7 +145,7 @@ def test_jobs_under_mps_have_the_daemon_and_cores_of_their_own(place):
 def test_separate_processes_meet_no_daemon(place):
     code, output = finished(place, "naive", "ends", jobs=3)
     assert code == 0, output
-    jobs = said(place)
+    jobs = reports(place)
     assert [job["environment"]["RECIPE_JOB"] for job in jobs] == ["1", "2", "3"]
     assert [job["served"] for job in jobs] == [False] * 3
     assert all(job["pipe"].startswith(str(place.parent / "t")) for job in jobs)
@@ -156,8 +155,8 @@ def test_separate_processes_meet_no_daemon(place):
 @pytest.mark.parametrize("method", ["naive", "mps"])
 def test_a_job_that_fails_is_named_and_its_neighbour_goes_on(place, method):
     with started(place, method, "fails") as process:
-        until(lambda: len(said(place)) == 2, lambda: str(process.poll()))
-        until(lambda: not psutil.pid_exists(said(place)[1]["pid"]), lambda: "job 2 lives")
+        until(lambda: len(reports(place)) == 2, lambda: str(process.poll()))
+        until(lambda: not psutil.pid_exists(reports(place)[1]["pid"]), lambda: "job 2 lives")
         assert process.poll() is None
         (place / "end").touch()
         output = process.communicate(timeout=300)[0]
@@ -172,7 +171,7 @@ CODES = {"SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGHUP": 129, "SIGKILL"
 @pytest.mark.parametrize("sent", CODES)
 def test_a_signal_ends_all_of_it(place, method, how, sent):
     with started(place, method, how) as process:
-        until(lambda: len(said(place)) == 2, lambda: str(process.poll()))
+        until(lambda: len(reports(place)) == 2, lambda: str(process.poll()))
         # A terminal sends it to the whole group, others to the script.
         (os.killpg if sent == "SIGINT" else os.kill)(process.pid, signal.Signals[sent])
         process.wait(timeout=300)
@@ -219,10 +218,8 @@ def test_no_two_jobs_are_on_one_physical_core(place, usable, threads, jobs, core
     (fakes / "taskset").chmod(0o755)
 
     def elsewhere(text: str) -> str:
-        for real, stand_in in (
-            ("/proc/self/status", status),
-            ("/sys/devices/system/cpu", topology),
-        ):
+        stand_ins = {"/proc/self/status": status, "/sys/devices/system/cpu": topology}
+        for real, stand_in in stand_ins.items():
             assert real in text
             text = text.replace(real, str(stand_in))
         return text.replace("set -euo pipefail\n", f"set -euo pipefail\nPATH={fakes}:$PATH\n")
@@ -242,7 +239,7 @@ def test_of_what_nvidia_smi_says_only_a_value_counts(place, more):
     given = {"surroundings": WARNING | more, "memory_gb": 1.2}
     code, output = finished(place, "naive", "ends", **given)
     assert code == 0 and ("unknown, not checked" in output) == ("FAKE_SMI_FREE" in more), output
-    assert {job["environment"]["CUDA_VISIBLE_DEVICES"] for job in said(place)} == {UUID}
+    assert {job["environment"]["CUDA_VISIBLE_DEVICES"] for job in reports(place)} == {UUID}
 
 
 def test_mps_that_is_not_in_force_ends_all_of_it(place):
@@ -267,12 +264,13 @@ def test_a_job_that_ended_before_it_was_seen_is_named(place):
         ({"method": "naive"}, {"CUDA_VISIBLE_DEVICES": "7"}, "no GPU 7: No devices"),
         ({"method": "naive", "memory_gb": 50}, {}, "need 95368 MiB.*80000 MiB free"),
         ({"method": "naive", "cores": 5000}, {}, "need 10000; this process may use"),
+        ({"method": "naive", "folder": "/proc"}, {}, "mktemp: .*/proc/recipe-"),
     ],
 )
 def test_what_the_machine_lacks_is_one_line_before_a_job_starts(place, given, surroundings, words):
     code, output = finished(place, how="ends", surroundings=surroundings, **given)
     assert code == 1 and re.search(words, output), output
-    assert said(place) == []
+    assert reports(place) == []
 
 
 # -- the texts -------------------------------------------------------------------------------------
@@ -287,8 +285,8 @@ def header(text: str) -> dict[str, str]:
     """What sbatch reads: it stops at the first line that is a command."""
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if not line.startswith("#"))
-    found = (re.fullmatch(r"#SBATCH --([\w-]+)=(\S+)", line) for line in lines[:first])
-    return dict(match.groups() for match in found if match)
+    matches = (re.fullmatch(r"#SBATCH --([\w-]+)=(\S+)", line) for line in lines[:first])
+    return dict(match.groups() for match in matches if match)
 
 
 def test_slurm_gives_one_allocation_to_all_jobs():
@@ -327,8 +325,8 @@ ASKED = ["recipe", "--jobs", "2", "--method", "mps"]
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, words, capsys):
     assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert re.search(words, said.err) and said.err.count("\n") == 1 and not said.out
+    shown = capsys.readouterr()
+    assert re.search(words, shown.err) and shown.err.count("\n") == 1 and not shown.out
 
 
 ADVICE = {"run": ["python", "t.py"], "folder": "/tmp", "jobs": 2, "method": "mps"}
@@ -398,21 +396,15 @@ def typed(folder: Path, *words: str) -> str:
     return run.stdout
 
 
-def test_the_secrets_of_an_advice_come_from_its_catalogue(tmp_path, capfd):
-    """Which its owner alone reads, as the script that is made."""
-    file, plan = tmp_path / "advice.json", tmp_path / "plan"
+def test_the_secrets_of_an_advice_come_from_the_private_file_beside_it(tmp_path, capfd):
+    """Its owner alone reads the script that is made."""
+    file, script = tmp_path / "advice.json", tmp_path / "start.sh"
     file.write_text(json.dumps(ADVICE | {"run": ["python", "t.py", "--token", "***"]}))
-    made, command = tmp_path / "start.sh", [sys.executable, "-m", "collocate", "recipe", file]
-
-    def script() -> int:
-        with made.open("w") as output:
-            return subprocess.call(command, cwd=REPOSITORY, stdout=output)
-
-    plan.mkdir()
     for token, code in (["abc"], 0), ([], 1):
-        job = {"kind": "command", "batch_size": 1, "run": ["python", "t.py", "--token", *token]}
-        (plan / "workloads.yaml").write_text(json.dumps({"t": job}))
-        assert script() == code
-        assert ("t.py --token" + " abc" in made.read_text()) is (code == 0)
-    assert re.search("has another command", capfd.readouterr().err)
-    assert made.stat().st_mode & 0o777 == 0o700
+        (tmp_path / "command.json").write_text(json.dumps(["python", "t.py", "--token", *token]))
+        with script.open("w") as output:
+            command = [sys.executable, "-m", "collocate", "recipe", file]
+            assert subprocess.call(command, cwd=REPOSITORY, stdout=output) == code
+        assert ("t.py --token" + " abc" in script.read_text()) is (code == 0)
+    assert "has not its command" in capfd.readouterr().err
+    assert script.stat().st_mode & 0o777 == 0o700
