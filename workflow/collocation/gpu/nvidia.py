@@ -57,6 +57,13 @@ class Device:
         }
 
     @in_subprocess()
+    def process_memory(self) -> dict[int, int]:
+        """Bytes of device memory by PID, of those processes that are listed with theirs."""
+        lists = _query(self.uuid, process_memory) or {}
+        memory = {**(lists.get("mps") or {}), **(lists.get("compute") or {})}
+        return {pid: used for pid, used in memory.items() if used}
+
+    @in_subprocess()
     def memory_free(self) -> int | None:
         """Bytes that nobody uses; None where not readable."""
         memory = _query(self.uuid, pynvml.nvmlDeviceGetMemoryInfo)
