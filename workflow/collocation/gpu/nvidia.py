@@ -58,10 +58,9 @@ class Device:
 
     @in_subprocess()
     def process_memory(self) -> dict[int, int]:
-        """Bytes of device memory by PID, of those processes that are listed with theirs."""
+        """Bytes of device memory by PID, of all processes on the card; 0 where not given."""
         lists = _query(self.uuid, process_memory) or {}
-        memory = {**(lists.get("mps") or {}), **(lists.get("compute") or {})}
-        return {pid: used for pid, used in memory.items() if used}
+        return {**(lists.get("mps") or {}), **(lists.get("compute") or {})}
 
     @in_subprocess()
     def memory_free(self) -> int | None:

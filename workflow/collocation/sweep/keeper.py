@@ -2,9 +2,10 @@
 
 It lives until standard input ends, which is when its supervisor asks for the run's end or dies, or
 until the command has ended. Its argument is JSON: command, environment (variables to set, null for
-those to unset), cores, log. It prints a line of JSON when the command runs ({"pid": n}), and one
-when all of it has ended: {"code": n or null, "signal": n or null}, or {"error": why it did not
-start}. Descriptors that it inherits (locks) stay with it: they are free once nothing is left.
+those to unset), cores. Standard error is the log of the command's output. It prints a line of JSON
+when the command runs ({"pid": n}), and one when all of it has ended: {"code": n or null, "signal":
+n or null, "by_itself": whether nobody asked for it}, or {"error": why it did not start}.
+Descriptors that it inherits (locks) stay with it: they are free once nothing is left.
 """
 
 import json
@@ -47,10 +48,12 @@ def main() -> None:
         return
     _say(pid=child.pid)
     ended = os.pidfd_open(child.pid)
-    select.select([sys.stdin, ended], [], [])
+    readable, _, _ = select.select([sys.stdin, ended], [], [])
     end_descendants()
-    code = child.wait()
-    _say(code=code if code >= 0 else None, signal=-code if code < 0 else None)
+    code, number = child.wait(), None
+    if code < 0:
+        code, number = None, -code
+    _say(code=code, signal=number, by_itself=ended in readable)
     if os.getppid() != supervisor:  # it was killed, and its daemon with it: the server may live
         from workflow.collocation.sharing import mps_daemon
 
@@ -67,16 +70,14 @@ def _start(task: dict) -> subprocess.Popen:
             signal.signal(number, signal.SIG_DFL)
         os.sched_setaffinity(0, task["cores"])
 
-    with open(task["log"], "ab") as log:  # noqa: PTH123
-        return subprocess.Popen(
-            task["command"],
-            env={name: value for name, value in environment.items() if value is not None},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=prepare,
-            process_group=0,
-        )
+    return subprocess.Popen(
+        task["command"],
+        env={name: value for name, value in environment.items() if value is not None},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        preexec_fn=prepare,
+        process_group=0,
+    )
 
 
 def end_descendants(spared: frozenset[int] = frozenset()) -> None:
