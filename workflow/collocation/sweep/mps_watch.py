@@ -41,17 +41,16 @@ class MpsWatch:
 
     def prove(
         self,
-        attempts: Mapping[int, Attempt],
+        unproven: Mapping[int, Attempt],
         trees: Mapping[int, set[int]],
         listed: Iterable[int],
         now_s: float,
     ) -> None:
         """Enter into attempts whether MPS is in force. Raises NotInForce for a daemon that is mute.
 
-        attempts, trees: attempt and PIDs of each run, by its keeper's PID. listed: PIDs that NVML
-        lists on the GPU.
+        unproven: attempts without an answer. trees: PIDs of all runs; both by their keeper's PID.
+        listed: PIDs that NVML lists on the GPU.
         """
-        unproven = {pid: each for pid, each in attempts.items() if each.mps is None}
         if not unproven and self.server:
             return
         servers = self.daemon.servers()

@@ -144,10 +144,10 @@ def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None
     cause = end.error or (f"signal {end.signal}" if end.signal else f"exit code {end.code}")
     last_line = printable(end.lines[-1])[:300] if end.lines else ""
     words = f"{cause}: {last_line}" if last_line else cause
+    if end.stopped:  # a command that heeds SIGTERM may end with 0, and is not done
+        return Outcome.stopped, "the sweep was stopped", attempt.wanted
     if end.code == 0:
         return Outcome.ended, "", None
-    if end.stopped:
-        return Outcome.stopped, "the sweep was stopped", attempt.wanted
     if end.fault and attempt.shared:
         alone = end.first or Outcome.server_fault in earlier
         reason = f"the MPS server failed under it and others ({words})"

@@ -250,8 +250,13 @@ class Supervisor:
         by_output = {running.keeper.stdout: running for running in self.running}
         readable, _, _ = select.select([*by_output], [], [], POLL_S)
         for output in readable:
-            if by_output[output].read():
-                self._finish(by_output[output])
+            running = by_output[output]
+            has_ended = running.read()
+            if running.attempt.pid is None and "pid" in running.report:
+                running.attempt.pid = running.report["pid"]
+                running.claim.write()
+            if has_ended:
+                self._finish(running)
 
     def _sample(self) -> None:
         """Read memory, proof of MPS and activity, every SAMPLE_S."""
@@ -274,20 +279,26 @@ class Supervisor:
                 used_mb = (total - free) / MIB if None not in (total, free) else 0
                 self.admission.see(now_s, used_mb, of_runs, recent_activity(self.device.uuid))
             if self.mps:
-                attempts = {running.keeper.pid: running.attempt for running in self.running}
-                self.mps.prove(attempts, trees, by_pid, now_s)
+                unproven = {
+                    running.keeper.pid: running.attempt
+                    for running in self.running
+                    if running.attempt.mps is None
+                }
+                self.mps.prove(unproven, trees, by_pid, now_s)
+                for running in self.running:
+                    if running.keeper.pid in unproven and running.attempt.mps is not None:
+                        running.claim.write()
 
     # -- ends ---------------------------------------------------------------------------------
 
     def _finish(self, running: Running) -> None:
         """Record the end of a run whose keeper has ended."""
         running.keeper.wait()
-        report, attempt = running.report, running.attempt
+        report = running.report
         error = report.get("error", "")
         if not error and "code" not in report:
             error = "its keeper was killed"
             keeper.end_descendants(self._others(running))
-        attempt.pid = report.get("pid")
         code, number = report.get("code"), report.get("signal")
         fault = first = False
         if self.mps and code != 0 and not self.stopping:
