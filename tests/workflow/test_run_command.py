@@ -84,7 +84,9 @@ def started(studio: Studio, *options: str, act: str = "ends", runs: int = 4, **e
         running.end()
         until(
             lambda: not studio.alive() and not studio.held_locks(),
-            lambda: f"{[p.cmdline() for p in studio.alive()]} {studio.held_locks()} {log.read_text()}",
+            lambda: (
+                f"{[p.cmdline() for p in studio.alive()]} {studio.held_locks()} {log.read_text()}"
+            ),
             GONE_S,
         )
         assert not [*studio.folder.glob("mps-*")]
