@@ -106,6 +106,8 @@ def _commands(words: list[str] | None, runs: int | None, path: Path | None) -> l
         raise Mistyped("--runs: how many times COMMAND is run; not with --commands")
     try:
         lines = numbered(words, runs) if words else listed(path)
+    except FileNotFoundError:
+        raise Mistyped(f"{path}: no such file") from None
     except (ValueError, OSError) as error:
         raise Mistyped(str(error)) from None
     if problem := missing_program(lines):
@@ -141,6 +143,8 @@ def _refuse(devices: "list[Device | None]", jobs: int | None, method: RunMethod)
     if method is RunMethod.mps and shutil.which(CONTROL) is None:
         raise ValueError(f"--method mps needs {CONTROL}, which is not on PATH")
     for device in devices:
+        if jobs is None and device.memory_bytes is None:
+            raise Mistyped(f"--jobs: give a number, as GPU {device.index} tells no memory")
         if mig_enabled(device):
             raise ValueError(f"GPU {device.index} is in MIG mode, in which runs cannot share it")
         if problem := device.too_many(1 if method is RunMethod.mps else jobs or 2):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collocate.app import main
 from collocate.run import predicted_gain
 from collocate.terminal import Progress
 from workflow.collocation.gpu.lock import LockHeld, folder_lock
@@ -61,6 +62,52 @@ def test_a_file_that_is_wrong_is_refused(tmp_path, text, words):
 def test_a_program_that_is_not_there_is_named():
     assert missing_program([["true"], ["sh", "-c", "x"]]) == ""
     assert "'A=1'" in missing_program([["true"], ["A=1", "true"]])
+
+
+def test_a_dry_run_prints_each_command_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--runs", "2", "--dry-run", "--", "echo", "--seed", "{n}", "a b"]) == 0
+    lines = ["0000  echo --seed 0 'a b'", "0001  echo --seed 1 'a b'"]
+    assert capsys.readouterr().out.splitlines() == lines
+    Path("runs.txt").write_text("true 1 # one\ntrue '{n}'\n")
+    assert main(["run", "--commands", "runs.txt", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["0000  true 1", "0001  true '{n}'"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.txt"]
+
+
+ON_CPU = ["--gpus", "cpu", "--jobs", "2", "--runs", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--jobs", "2"], "give one of: -- COMMAND, --commands"),
+        (["--commands", "none.txt", "--", "true"], "give one of"),
+        (["--jobs", "2", "--", "true"], "--runs"),
+        (["--commands", "runs.txt", "--runs", "2"], "--runs"),
+        (["--commands", "none.txt"], "none.txt: no such file"),
+        (["--commands", "runs.txt"], "'no-such-program' is no program"),
+        (["--runs", "2", "--", "echo", "{m}"], "{m}: {n} is"),
+        (["--runs", "0", "--", "true"], "--runs"),
+        (["--gpus", "cpu", "--runs", "2", "--", "true"], "--jobs: give a number"),
+        ([*ON_CPU, "--method", "mps", "--", "true"], "--method mps: needs a GPU"),
+        ([*ON_CPU, "--method", "streams", "--", "true"], "--method"),
+        ([*ON_CPU, "--folder", "other", "--", "true"], "--folder: other holds a sweep of other"),
+        ([*ON_CPU, "--folder", "broken", "--", "true"], "--folder: broken/sweep.json"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_line_and_nothing_starts(
+    tmp_path, monkeypatch, capsys, words, named
+):
+    monkeypatch.chdir(tmp_path)
+    Path("runs.txt").write_text("true\nno-such-program x\n")
+    open_or_make(Path("other"), [["false"]], tmp_path)
+    Path("broken").mkdir()
+    Path("broken", "sweep.json").write_text("{")
+    assert main(["run", *words]) == 2
+    complaint = capsys.readouterr().err
+    assert named in complaint and complaint.count("\n") == 1
+    assert not Path("collocate").exists()
 
 
 # -- the folder ------------------------------------------------------------------------------------

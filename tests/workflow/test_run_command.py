@@ -151,6 +151,11 @@ def supervisor(studio: Studio) -> int:
     return json.loads(lock.read_text())["pid"]
 
 
+def daemon(studio: Studio) -> int:
+    pipe = Path(seen(studio)[0]["environment"]["CUDA_MPS_PIPE_DIRECTORY"])
+    return int((pipe / "nvidia-cuda-mps-control.pid").read_text())
+
+
 def keeper(studio: Studio) -> int:
     return psutil.Process(seen(studio)[0]["pid"]).ppid()
 
@@ -164,14 +169,22 @@ KILLS = [
     ("supervisor", signal.SIGTERM, 1, 2),
     ("keeper", signal.SIGKILL, 1, 2),
     ("run", signal.SIGKILL, 1, 2),
+    ("daemon", signal.SIGKILL, 0, 1),
 ]
+AFTER = ("keeper", "run", "daemon")  # of which the command goes on
 
 
-@pytest.mark.parametrize("act", ["waits", "heeds"])
 @pytest.mark.parametrize(("whom", "number", "code", "count"), KILLS)
-def test_whoever_is_killed_the_same_command_carries_on(studio, whom, number, code, count, act):
-    if act == "waits":
-        studio.with_card()
+def test_whoever_is_killed_the_same_command_carries_on(studio, whom, number, code, count):
+    studio.with_card()
+    carry_on_after(studio, whom, number, code, count, "waits")
+
+
+def test_a_run_that_heeds_the_request_to_end_is_not_done(studio):
+    carry_on_after(studio, "command", signal.SIGTERM, -15, 2, "heeds")
+
+
+def carry_on_after(studio: Studio, whom: str, number: int, code: int, count: int, act: str):
     with started(studio, "--jobs", "2", act=act) as running:
         until(lambda: len(seen(studio)) == 2, lambda: running.output)
         pids = {
@@ -179,24 +192,24 @@ def test_whoever_is_killed_the_same_command_carries_on(studio, whom, number, cod
             "supervisor": lambda: supervisor(studio),
             "keeper": lambda: keeper(studio),
             "run": lambda: seen(studio)[0]["pid"],
+            "daemon": lambda: daemon(studio),
         }
         if whom == "group":
             running.signal_group(number)
         else:
             os.kill(pids[whom](), number)
-        if whom in ("keeper", "run"):
+        if whom in AFTER:
             (studio.folder / "go").touch()
         assert running.end().code == code, running.output
         if number == signal.SIGINT:
             assert running.output.endswith("interrupted; the same command carries on\n")
     (studio.folder / "go").touch()
-    finished_before = len(ended(studio))
-    assert finished_before == (3 if whom in ("keeper", "run") else 0)
-    assert finished(studio, "--jobs", "2", act=act)[0] == 0
-    assert ended(studio) == [0, 1, 2, 3]
-    assert len(attempts(studio, 0)) == count
-    assert finished(studio, "--jobs", "2", act=act)[0] == 0
-    assert ended(studio) == [0, 1, 2, 3]
+    ended_before = {"keeper": [1, 2, 3], "run": [1, 2, 3], "daemon": [0, 1, 2, 3]}.get(whom, [])
+    assert ended(studio) == ended_before
+    for _ in range(2):
+        assert finished(studio, "--jobs", "2", act=act)[0] == 0
+        assert ended(studio) == [0, 1, 2, 3]
+        assert len(attempts(studio, 0)) == count
 
 
 def test_mps_is_proven_and_memory_read(studio):
@@ -245,6 +258,23 @@ def test_a_gpu_that_others_use_is_refused_in_one_line(studio, sleepers):
     code, output = finished(studio, "--jobs", "2")
     words = "GPU 0: a sweep needs the GPU to itself, and others compute on it"
     assert code == 1 and words in output and ended(studio) == [], output
+
+
+def test_a_daemon_that_does_not_start_is_one_line(studio):
+    studio.with_card()
+    code, output = finished(studio, "--jobs", "2", FAKE_MPS="broken")
+    assert code == 1 and "GPU 0: the MPS daemon did not start: " in output, output
+    assert "4 runs are left; the same command carries on" in output
+
+
+def test_each_gpu_has_a_supervisor(studio):
+    studio.with_card(more=1)
+    with started(studio, "--jobs", "1", "--gpus", "all", act="waits", runs=3) as running:
+        until(lambda: len(seen(studio)) == 2, lambda: running.output)
+        (studio.folder / "go").touch()
+        assert running.end().code == 0, running.output
+    assert len({run["environment"]["CUDA_VISIBLE_DEVICES"] for run in seen(studio)}) == 2
+    assert ended(studio) == [0, 1, 2]
 
 
 def test_commands_that_share_a_folder_share_the_queue(studio, tmp_path):

@@ -7,8 +7,7 @@ more adds too little. Without counters of activity memory alone decides.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-
-import numpy as np
+from statistics import fmean
 
 from workflow.collocation.gpu.nvml_subprocess import in_subprocess
 from workflow.collocation.telemetry.sources import choose_source
@@ -61,7 +60,7 @@ class Admission:
     def ended(self, run: int) -> None:
         self.shares.pop(run, None)
         self.newest = None if run == self.newest else self.newest
-        self.before = tuple(np.sum([*self.shares.values(), (0.0, 0.0)], axis=0))
+        self.before = tuple(map(sum, zip((0.0, 0.0), *self.shares.values(), strict=True)))
         self.readings.clear()
 
     def see(
@@ -92,11 +91,11 @@ class Admission:
             return False
         activity = self._activity()
         if self.newest is not None and self.newest not in self.shares:
-            growth = np.subtract(activity, self.before)
-            self.shares[self.newest] = tuple(growth.clip(0, 1).tolist())
+            pairs = zip(activity, self.before, strict=True)
+            self.shares[self.newest] = tuple(max(0.0, now - before) for now, before in pairs)
         if activity[1] >= MOST_SMACT:
             return False
         return self.gain(self.method, [*self.shares.values()]) >= LEAST_GAIN
 
     def _activity(self) -> Activity:
-        return tuple(np.mean(self.readings, axis=0).tolist())
+        return tuple(map(fmean, zip(*self.readings, strict=True)))

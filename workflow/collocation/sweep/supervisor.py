@@ -200,7 +200,8 @@ class Supervisor:
         attempt = Attempt(**place, wanted=claim.run.wanted, start=timestamp())
         claim.run.attempts.append(attempt)
         claim.write()
-        task = {"command": claim.run.command, "cores": cores, "environment": self._variables(claim)}
+        variables = self._variables(claim, cores)
+        task = {"command": claim.run.command, "cores": cores, "environment": variables}
         with (claim.folder / LOG).open("ab") as log:
             begin = log.tell()
             try:
@@ -228,7 +229,7 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _variables(self, claim: Claim) -> dict[str, str | None]:
+    def _variables(self, claim: Claim, cores: list[int]) -> dict[str, str | None]:
         """What a run's environment has beside the user's; None for a variable that it lacks."""
         variables: dict[str, str | None] = {}
         for name in os.environ:  # a limit of the user's shell would silently hold for all
@@ -239,8 +240,7 @@ class Supervisor:
         else:
             variables["CUDA_VISIBLE_DEVICES"] = self.device.uuid if self.device else ""
             variables[PIPE_FOLDER] = NO_DAEMON
-        threads = len(self.cores[0])
-        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
+        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(len(cores)))
         folder = str(claim.folder)
         return variables | {RUN_VARIABLE: str(claim.run.run), FOLDER_VARIABLE: folder}
 
