@@ -194,11 +194,14 @@ def _carry_out(session: "Session", sweep: "Sweep") -> None:
             path = table.write_table(sweep.folder, sweep.runs(), sweep.session)
     for name, problem in session.problems.items():
         terminal.complain(f"{name}: {problem}")
-    _summarize(sweep, path)
+    _summarize(sweep, path, complete=not session.problems)
 
 
-def _summarize(sweep: "Sweep", path: Path) -> None:
-    """Print how many runs ended well. Raises ValueError if any did not."""
+def _summarize(sweep: "Sweep", path: Path, complete: bool) -> None:
+    """Print how many runs ended well. Raises ValueError if any did not, or was left.
+
+    complete: whether all supervisors ended as they should; then what still runs, runs elsewhere.
+    """
     from workflow.collocation.sweep import table
 
     runs = sweep.runs()
@@ -209,9 +212,12 @@ def _summarize(sweep: "Sweep", path: Path) -> None:
     failed = [run.run for run in runs if run.state(sweep.session) == "failed"]
     if failed:
         reason = runs[failed[0]].attempts[-1].reason
-        raise ValueError(f"failed: runs {_few(failed)}; {failed[0]}: {reason}")
-    if left := len(runs) - number["ended"] - number["running"]:
+        raise ValueError(f"failed: {_few(failed)}; run {failed[0]}: {reason}")
+    left = number["waiting"] + (0 if complete else number["running"])
+    if left:
         raise ValueError(f"{left} runs are left; the same command carries on")
+    if number["running"]:
+        terminal.show(f"{number['running']} still run elsewhere")
 
 
 def _few(numbers: list[int]) -> str:

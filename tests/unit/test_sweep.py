@@ -2,7 +2,9 @@
 
 import json
 import random
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from collocate.app import main
 from collocate.run import predicted_gain
 from collocate.terminal import Progress
 from workflow.collocation.gpu.lock import LockHeld, folder_lock
+from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.sweep import journal, table
 from workflow.collocation.sweep.admission import SETTLE_S, Admission
 from workflow.collocation.sweep.commands import listed, missing_program, numbered
 from workflow.collocation.sweep.journal import Claim, Sweep, find_or_make, open_or_make
+from workflow.collocation.sweep.mps_watch import PROOF_S, MpsWatch
 from workflow.collocation.sweep.record import ALL_SLOTS, Attempt, End, Outcome, Run, State, conclude
 
 # -- commands --------------------------------------------------------------------------------------
@@ -205,6 +209,8 @@ def test_a_run_that_needs_more_room_is_waited_for(tmp_path):
 
 # -- what follows from an end ----------------------------------------------------------------------
 
+PLACE = {"session": 1, "host": "h", "gpu": "g", "method": "mps", "slots": [0], "cores": []}
+ONE_ATTEMPT = {"run": 0, "command": ["x"], "attempts": [PLACE]}
 MEMORY = ("loading", "RuntimeError: CUDA out of memory")
 FAULT = {"code": 1, "fault": True}
 # Ends of the attempts of one run, each with whether it shared the GPU → outcome of the last, and
@@ -231,13 +237,61 @@ ENDS = [
 def test_what_follows_from_an_end(ends, outcome, slots):
     run = Run(0, ["x"])
     for end, shared in ends:
-        place = {"session": 1, "host": "h", "gpu": "g", "method": "mps", "slots": [0], "cores": []}
-        run.attempts.append(Attempt(**place, wanted=run.wanted, shared=shared))
+        run.attempts.append(Attempt(**PLACE, wanted=run.wanted, shared=shared))
         conclude(run, end, any_size=False)
     newest = run.attempts[-1]
     assert (newest.outcome, newest.retry_slots) == (outcome, slots)
     assert (newest.reason == "") == (outcome == "ended")
     assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+class MuteDaemon:
+    """Answers nothing."""
+
+    def servers(self):
+        raise NotInForce("no answer")
+
+
+def daemon(servers: list[int], status: str = "ACTIVE") -> SimpleNamespace:
+    """A daemon that lists these servers, with the client 7."""
+    return SimpleNamespace(
+        servers=lambda: servers, status=lambda server: status, clients=lambda server: [7]
+    )
+
+
+# The daemon when a run fails; whether the run's words tell of a fault → whether it counts as one.
+FAULTS = [
+    (daemon([5]), False, False),
+    (daemon([5]), True, True),
+    (daemon([5], "FAULT"), False, True),
+    (daemon([6]), False, True),
+    (daemon([]), False, True),
+    (MuteDaemon(), False, True),
+]
+
+
+@pytest.mark.parametrize(("later", "says_fault", "is_fault"), FAULTS)
+def test_a_fault_of_the_server_is_seen_from_outside(tmp_path, later, says_fault, is_fault):
+    watch, attempt = MpsWatch("GPU-0", tmp_path), Run.from_json(ONE_ATTEMPT).attempts[0]
+    watch.daemon = daemon([5])
+    watch.prove({70: attempt}, {70: {70, 7}}, [7], now_s=0.0)
+    assert attempt.mps is True and watch.server == 5
+    watch.daemon, began_s = later, time.monotonic()
+    assert watch.failed(began_s, says_fault) == (is_fault, is_fault)
+    assert watch.failed(began_s, False) == (is_fault, False)  # with it, or by itself
+    assert watch.failed(time.monotonic(), False) == (False, False)  # began after it
+
+
+def test_a_run_on_the_gpu_that_the_daemon_does_not_list_is_not_under_mps(tmp_path):
+    watch, attempt = MpsWatch("GPU-0", tmp_path), Run.from_json(ONE_ATTEMPT).attempts[0]
+    watch.daemon = daemon([5])
+    for now_s, listed, proven in (
+        (0.0, [], None),
+        (500.0, [8], None),
+        (501.0 + PROOF_S, [8], False),
+    ):
+        watch.prove({70: attempt}, {70: {70, 8}}, listed, now_s)
+        assert attempt.mps is proven
 
 
 # Each step: who acts, and what comes of it.
@@ -358,8 +412,7 @@ def test_the_gain_that_is_predicted_falls_with_the_number_of_runs(method):
 
 
 def test_seconds_left_follow_from_runs_that_ended(tmp_path):
-    place = {"session": 1, "host": "h", "gpu": "g", "method": "mps", "slots": [0], "cores": []}
-    begun = {**place, "start": "2026-01-01T00:00:00+00:00"}
+    begun = {**PLACE, "start": "2026-01-01T00:00:00+00:00"}
     done = Attempt(**begun, end="2026-01-01T01:00:00+00:00", outcome="ended")
     runs = [Run(0, ["x"], [done]), Run(1, ["x"], [Attempt(**begun)]), Run(2, ["x"])]
     assert table.seconds_left(runs, 1) == 1.5 * 3600
@@ -381,9 +434,10 @@ def test_the_live_line_says_how_long_it_takes(monkeypatch, capsys, seconds, word
     assert words in capsys.readouterr().err
 
 
-def test_a_journal_is_replaced_as_a_whole(tmp_path, monkeypatch):
-    path = tmp_path / "run.json"
-    journal.write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        journal.write_json(path, {"a": object()})
-    assert json.loads(path.read_text()) == {"a": 1}
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "runs.csv"
+    journal.write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        journal.write_text(path, "new \ud800")
+    assert [each.name for each in tmp_path.iterdir()] == ["runs.csv"]
+    assert path.read_text() == "old" and path.stat().st_mode & 0o077 == 0

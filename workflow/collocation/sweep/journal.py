@@ -20,7 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from workflow.collocation.gpu.lock import LockHeld, folder_lock
+from workflow.collocation.gpu.lock import folder_lock
+from workflow.collocation.study.redaction import open_for_owner
 from workflow.collocation.study.regular_files import read_json
 from workflow.collocation.sweep.record import Run, State, lose
 
@@ -28,14 +29,21 @@ FOLDER_VARIABLE, RUN_VARIABLE = "COLLOCATION_FOLDER", "COLLOCATION_RUN"
 SWEEP, RUN, CLAIM, LOG, SESSION = "sweep.json", "run.json", "claim", "log.txt", "session"
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write a file whole or not at all."""
+def write_text(path: Path, text: str) -> None:
+    """Write a file of a sweep, whole or not at all."""
     temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=open_for_owner) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def find_or_make(parent: Path, commands: list[list[str]], working: Path) -> Path:
@@ -74,8 +82,8 @@ def _make(folder: Path, commands: list[list[str]], working: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     for number, command in enumerate(commands):
         (folder / f"{number:04}").mkdir(mode=0o700, exist_ok=True)
-        write_json(folder / f"{number:04}" / RUN, Run(number, command).to_json())
-    write_json(folder / SWEEP, _content(commands, working))
+        _write_json(folder / f"{number:04}" / RUN, Run(number, command).to_json())
+    _write_json(folder / SWEEP, _content(commands, working))
 
 
 def _content(commands: list[list[str]], working: Path) -> dict:
@@ -91,7 +99,7 @@ class Claim:
     descriptor: int
 
     def write(self) -> None:
-        write_json(self.folder / RUN, self.run.to_json())
+        _write_json(self.folder / RUN, self.run.to_json())
 
     def release(self) -> None:
         os.close(self.descriptor)
@@ -179,6 +187,3 @@ def _end_remains(folder: Path) -> None:
         with suppress(psutil.Error):
             if process.environ().get(FOLDER_VARIABLE) == str(folder):
                 process.kill()
-
-
-__all__ = ["Claim", "LockHeld", "Sweep", "find_or_make", "open_or_make", "write_json"]

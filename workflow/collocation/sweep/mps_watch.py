@@ -64,21 +64,26 @@ class MpsWatch:
                 since_s = self.on_gpu_s.setdefault(keeper, now_s)
                 attempt.mps = False if now_s - since_s > PROOF_S else None
 
-    def failed(self, started_s: float) -> tuple[bool, bool]:
+    def failed(self, started_s: float, says_fault: bool) -> tuple[bool, bool]:
         """Of a run that failed: whether the server failed under it, and whether it is the first.
 
-        started_s: when the run began.
+        started_s: when the run began. says_fault: whether its own words tell of such a failure.
         """
         if time.monotonic() - self.fault_s < FAULT_S:
             return started_s < self.fault_s, False
-        if self.server is None:
+        if not says_fault and self._serves():
             return False, False
-        with suppress(NotInForce):
-            servers = self.daemon.servers()
-            if servers == [self.server] and self.daemon.status(self.server) == "ACTIVE":
-                return False, False
         self._note_fault()
         return True, True
+
+    def _serves(self) -> bool:
+        """Whether the server is there as it was seen last; True before one was seen."""
+        if self.server is None:
+            return True
+        with suppress(NotInForce):
+            servers = self.daemon.servers()
+            return servers == [self.server] and self.daemon.status(self.server) == "ACTIVE"
+        return False
 
     def _note_fault(self) -> None:
         self.fault_s, self.server = time.monotonic(), None

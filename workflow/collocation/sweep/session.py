@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,16 +11,45 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from workflow.collocation.gpu import Device, nvml_subprocess
-from workflow.collocation.process_lifetime import adopt_orphans, defer_signals
+from workflow.collocation.process_lifetime import (
+    END_SIGNALS,
+    adopt_orphans,
+    defer_signals,
+    end_with_parent,
+)
 from workflow.collocation.sharing import mps_daemon
-from workflow.collocation.sharing.evidence import GpuBusy
+from workflow.collocation.sharing.evidence import GpuBusy, NotInForce
 from workflow.collocation.sweep.journal import Sweep
 from workflow.collocation.sweep.keeper import end_descendants
 from workflow.collocation.sweep.record import Run
-from workflow.collocation.sweep.supervisor import Sharing, supervise
+from workflow.collocation.sweep.supervisor import Sharing, Stopped, Supervisor
 
 LOOK_S = 1.0
 Show = Callable[[list[Run], str], None]
+
+
+def supervise(
+    sweep: Sweep, device: Device | None, sharing: Sharing, report: Connection, starter: int
+) -> None:
+    """Work off a sweep on one device, as a process of its own that process `starter` forked.
+
+    report: takes a sentence where the work cannot begin or has to wait, "" once it has begun. Ends
+    when no run is left that nobody has; at a signal or the starter's end, with all that runs.
+    """
+    os.setsid()
+    supervisor = Supervisor(sweep, device, sharing)
+    for number in END_SIGNALS:
+        signal.signal(number, supervisor.stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the starter
+    end_with_parent(starter, signal.SIGTERM)
+    adopt_orphans()
+    try:
+        supervisor.work(report.send)
+    except (GpuBusy, NotInForce, OSError, ValueError) as error:
+        report.send(str(error))
+        sys.exit(1)
+    except Stopped:
+        pass
 
 
 class Session:

@@ -1,42 +1,34 @@
 """The supervisor of one GPU: starts runs in its slots, watches them, and records their ends."""
 
-import json
 import os
 import platform
 import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import BinaryIO
+from dataclasses import dataclass
 
 import psutil
 
 from workflow.collocation.gpu import Device, nvml_subprocess
 from workflow.collocation.gpu.cores import keep_to_share, plan_cores, topology, usable
 from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.member.failures import says_server_fault
 from workflow.collocation.process_lifetime import (
-    END_SIGNALS,
-    adopt_orphans,
-    end_with_parent,
     tree_pids,
 )
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
-    GpuBusy,
     NotInForce,
     require_free,
 )
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.admission import Admission, Gain, recent_activity
-from workflow.collocation.sweep.journal import FOLDER_VARIABLE, LOG, RUN_VARIABLE, Claim, Sweep
+from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, Claim, Sweep
 from workflow.collocation.sweep.mps_watch import MpsWatch
-from workflow.collocation.sweep.record import TAIL_LINES, Attempt, End, conclude, timestamp
+from workflow.collocation.sweep.record import Attempt, End, conclude, timestamp
+from workflow.collocation.sweep.running import Running, start_run
 
 POLL_S, SAMPLE_S = 0.5, 2.0
 MOST_OF_ANY_SIZE = 8  # slots where runs are admitted by what they show
@@ -56,62 +48,6 @@ class Sharing:
 
 class Stopped(Exception):
     """This process was asked to end."""
-
-
-@dataclass(eq=False)
-class Running:
-    """A run whose keeper lives. report: what the keeper said. lock_begin: of its log."""
-
-    claim: Claim
-    keeper: subprocess.Popen
-    log_begin: int
-    started_s: float
-    output: bytes = b""
-    report: dict = field(default_factory=dict)
-
-    @property
-    def attempt(self) -> Attempt:
-        return self.claim.run.attempts[-1]
-
-    def read(self) -> bool:
-        """Take in what the keeper prints; whether it has ended."""
-        news = os.read(self.keeper.stdout.fileno(), TAIL_BYTES)
-        *lines, self.output = (self.output + news).split(b"\n")
-        for line in lines:
-            self.report |= json.loads(line)
-        return not news
-
-    def tail(self) -> tuple[str, ...]:
-        """The newest lines of this attempt's output, without empty ones."""
-        with (self.claim.folder / LOG).open("rb") as log:
-            end = log.seek(0, os.SEEK_END)
-            log.seek(max(self.log_begin, end - TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-        return tuple(line.strip() for line in lines if line.strip())[-TAIL_LINES:]
-
-
-def supervise(
-    sweep: Sweep, device: Device | None, sharing: Sharing, report: Connection, starter: int
-) -> None:
-    """Work off a sweep on one device, as a process of its own that process `starter` forked.
-
-    report: takes a sentence where the work cannot begin or has to wait, "" once it has begun. Ends
-    when no run is left that nobody has; at a signal or the starter's end, with all that runs.
-    """
-    os.setsid()
-    supervisor = Supervisor(sweep, device, sharing)
-    for number in END_SIGNALS:
-        signal.signal(number, supervisor.stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the starter
-    end_with_parent(starter, signal.SIGTERM)
-    adopt_orphans()
-    try:
-        supervisor.work(report.send)
-    except (GpuBusy, NotInForce, OSError, ValueError) as error:
-        report.send(str(error))
-        sys.exit(1)
-    except Stopped:
-        pass
 
 
 class Supervisor:
@@ -202,32 +138,19 @@ class Supervisor:
         claim.write()
         variables = self._variables(claim, cores)
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
-        with (claim.folder / LOG).open("ab") as log:
-            begin = log.tell()
-            try:
-                process = self._start_keeper(claim, task, log)
-            except OSError as error:  # such as a command that is too long
-                conclude(claim.run, End(error=str(error)), self.admission is not None)
-                claim.write()
-                claim.release()
-                return
-        self.running.append(Running(claim, process, begin, time.monotonic()))
+        locks = (self.lock, claim.descriptor, self.sweep.descriptor)
+        try:
+            self.running.append(start_run(claim, task, self.sweep.working, locks))
+        except OSError as error:  # such as a command that is too long
+            conclude(claim.run, End(error=str(error)), self.admission is not None)
+            claim.write()
+            claim.release()
+            return
         if len(self.running) > 1:
             for running in self.running:
                 running.attempt.shared = True
         if self.admission:
             self.admission.started(claim.run.run, time.monotonic())
-
-    def _start_keeper(self, claim: Claim, task: dict, log: BinaryIO) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", keeper.PROGRAM, json.dumps(task)],
-            cwd=self.sweep.working,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            pass_fds=(self.lock, claim.descriptor, self.sweep.descriptor),
-            start_new_session=True,
-        )
 
     def _variables(self, claim: Claim, cores: list[int]) -> dict[str, str | None]:
         """What a run's environment has beside the user's; None for a variable that it lacks."""
@@ -250,13 +173,8 @@ class Supervisor:
         by_output = {running.keeper.stdout: running for running in self.running}
         readable, _, _ = select.select([*by_output], [], [], POLL_S)
         for output in readable:
-            running = by_output[output]
-            has_ended = running.read()
-            if running.attempt.pid is None and "pid" in running.report:
-                running.attempt.pid = running.report["pid"]
-                running.claim.write()
-            if has_ended:
-                self._finish(running)
+            if by_output[output].read():
+                self._finish(by_output[output])
 
     def _sample(self) -> None:
         """Read memory, proof of MPS and activity, every SAMPLE_S."""
@@ -300,16 +218,14 @@ class Supervisor:
             error = "its keeper was killed"
             keeper.end_descendants(self._others(running))
         code, number = report.get("code"), report.get("signal")
-        fault = first = False
+        lines, fault, first = running.tail(), False, False
         if self.mps and code != 0 and not self.stopping:
-            fault, first = self.mps.failed(running.started_s)
+            says_fault = any(map(says_server_fault, lines))
+            fault, first = self.mps.failed(running.started_s, says_fault)
         stopped = not report.get("by_itself", True)
-        end = End(code, number, error, stopped, fault, first, running.tail())
+        end = End(code, number, error, stopped, fault, first, lines)
         conclude(running.claim.run, end, self.admission is not None)
-        running.claim.write()
-        running.claim.release()
-        running.keeper.stdin.close()
-        running.keeper.stdout.close()
+        running.close()
         self.running.remove(running)
         if self.admission:
             self.admission.ended(running.claim.run.run)

@@ -1,12 +1,14 @@
 """What a sweep shows of its runs: counts, hours left, and a table."""
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from shlex import join
 
+from workflow.collocation.sweep.journal import write_text
 from workflow.collocation.sweep.record import Outcome, Run, State
 
 TABLE = "runs.csv"
@@ -37,15 +39,15 @@ def seconds_left(runs: list[Run], session: int) -> float | None:
 
 def write_table(folder: Path, runs: Iterable[Run], session: int) -> Path:
     """Write runs.csv with a row for each run, of its newest attempt; returns its path."""
-    path = folder / TABLE
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", restval="")
-        writer.writeheader()
-        for run in runs:
-            newest = vars(run.attempts[-1]) if run.attempts else {}
-            row = {"run": run.run, "state": run.state(session), "attempts": len(run.attempts)}
-            writer.writerow(newest | row | {"command": join(run.command)})
-    return path
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        newest = vars(run.attempts[-1]) if run.attempts else {}
+        row = {"run": run.run, "state": run.state(session), "attempts": len(run.attempts)}
+        writer.writerow(newest | row | {"command": join(run.command)})
+    write_text(folder / TABLE, text.getvalue())
+    return folder / TABLE
 
 
 def without_mps(runs: Iterable[Run]) -> list[int]:
