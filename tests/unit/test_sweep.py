@@ -285,12 +285,9 @@ def test_a_fault_of_the_server_is_seen_from_outside(tmp_path, later, says_fault,
 def test_a_run_on_the_gpu_that_the_daemon_does_not_list_is_not_under_mps(tmp_path):
     watch, attempt = MpsWatch("GPU-0", tmp_path), Run.from_json(ONE_ATTEMPT).attempts[0]
     watch.daemon = daemon([5])
-    for now_s, listed, proven in (
-        (0.0, [], None),
-        (500.0, [8], None),
-        (501.0 + PROOF_S, [8], False),
-    ):
-        watch.prove({70: attempt}, {70: {70, 8}}, listed, now_s)
+    readings = [(0.0, [], None), (500.0, [8], None), (501.0 + PROOF_S, [8], False)]
+    for now_s, on_gpu, proven in readings:
+        watch.prove({70: attempt}, {70: {70, 8}}, on_gpu, now_s)
         assert attempt.mps is proven
 
 

@@ -7,8 +7,10 @@ more adds too little. Without counters of activity memory alone decides.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from statistics import fmean
 
+from workflow.collocation.gpu.nvidia import NVML_ERRORS
 from workflow.collocation.gpu.nvml_subprocess import in_subprocess
 from workflow.collocation.telemetry.sources import choose_source
 
@@ -32,7 +34,9 @@ def recent_activity(uuid: str) -> Activity | None:
     """GRACT and SMACT of a card since the call before; None where no counter has a value."""
     if uuid not in _SOURCES:
         _SOURCES[uuid], _ = choose_source(uuid, ["gpu"])
-    rates = _SOURCES[uuid].read_rates().get("gpu", {}) if _SOURCES[uuid] else {}
+    rates = {}
+    with suppress(*NVML_ERRORS):
+        rates = _SOURCES[uuid].read_rates().get("gpu", {}) if _SOURCES[uuid] else {}
     values = rates.get("gract"), rates.get("smact")
     return None if None in values else values
 

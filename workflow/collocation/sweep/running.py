@@ -18,7 +18,11 @@ TAIL_BYTES = 1 << 16
 
 @dataclass(eq=False)
 class Running:
-    """A run whose keeper lives. report: what the keeper said. lock_begin: of its log."""
+    """A run whose keeper lives.
+
+    log_begin: size of its log when it began. report: what the keeper said. is_seen: whether its
+    memory and the proof of its method are known.
+    """
 
     claim: Claim
     keeper: subprocess.Popen
@@ -26,6 +30,7 @@ class Running:
     started_s: float
     output: bytes = b""
     report: dict = field(default_factory=dict)
+    is_seen: bool = False
 
     @property
     def attempt(self) -> Attempt:

@@ -183,6 +183,7 @@ class Supervisor:
             return
         self.sampled_s = now_s
         trees = tree_pids(running.keeper.pid for running in self.running)
+        new = [running for running in self.running if not running.is_seen]
         with suppress(NotInForce):  # a driver or a daemon that does not answer costs the reading
             by_pid = self.device.process_memory()
             of_runs = {}
@@ -198,14 +199,15 @@ class Supervisor:
                 self.admission.see(now_s, used_mb, of_runs, recent_activity(self.device.uuid))
             if self.mps:
                 unproven = {
-                    running.keeper.pid: running.attempt
-                    for running in self.running
-                    if running.attempt.mps is None
+                    each.keeper.pid: each.attempt for each in new if each.attempt.mps is None
                 }
                 self.mps.prove(unproven, trees, by_pid, now_s)
-                for running in self.running:
-                    if running.keeper.pid in unproven and running.attempt.mps is not None:
-                        running.claim.write()
+        for running in new:
+            running.is_seen = running.attempt.peak_memory_mb is not None and (
+                self.mps is None or running.attempt.mps is not None
+            )
+            if running.is_seen:
+                running.claim.write()
 
     # -- ends ---------------------------------------------------------------------------------
 
