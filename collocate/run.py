@@ -38,7 +38,7 @@ def run(
     ] = None,
     runs: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, metavar="N", help="with COMMAND: how many"),
+        typer.Option(min=1, max=10_000, metavar="N", help="with COMMAND: how many"),
     ] = None,
     commands: Annotated[
         Path | None,
@@ -70,7 +70,7 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the commands only")] = False,
 ) -> None:
-    """Run many commands, some at a time on each GPU, until each has ended well.
+    """Run a sweep of many runs, some at a time on each GPU.
 
     The same command carries on where it was stopped or killed. Output and records are in the
     sweep's folder, which each run finds in COLLOCATION_FOLDER, and its number in COLLOCATION_RUN.

@@ -259,6 +259,15 @@ def daemon(servers: list[int], status: str = "ACTIVE") -> SimpleNamespace:
     )
 
 
+@pytest.fixture
+def watch(tmp_path, monkeypatch) -> MpsWatch:
+    """Of server 5."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = MpsWatch("GPU-0", tmp_path)
+    made.daemon = daemon([5])
+    return made
+
+
 # The daemon when a run fails; whether the run's words tell of a fault → whether it counts as one.
 FAULTS = [
     (daemon([5]), False, False),
@@ -271,9 +280,8 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("later", "says_fault", "is_fault"), FAULTS)
-def test_a_fault_of_the_server_is_seen_from_outside(tmp_path, later, says_fault, is_fault):
-    watch, attempt = MpsWatch("GPU-0", tmp_path), Run.from_json(ONE_ATTEMPT).attempts[0]
-    watch.daemon = daemon([5])
+def test_a_fault_of_the_server_is_seen_from_outside(watch, later, says_fault, is_fault):
+    attempt = Run.from_json(ONE_ATTEMPT).attempts[0]
     watch.prove({70: attempt}, {70: {70, 7}}, [7], now_s=0.0)
     assert attempt.mps is True and watch.server == 5
     watch.daemon, began_s = later, time.monotonic()
@@ -282,9 +290,8 @@ def test_a_fault_of_the_server_is_seen_from_outside(tmp_path, later, says_fault,
     assert watch.failed(time.monotonic(), False) == (False, False)  # began after it
 
 
-def test_a_run_on_the_gpu_that_the_daemon_does_not_list_is_not_under_mps(tmp_path):
-    watch, attempt = MpsWatch("GPU-0", tmp_path), Run.from_json(ONE_ATTEMPT).attempts[0]
-    watch.daemon = daemon([5])
+def test_a_run_on_the_gpu_that_the_daemon_does_not_list_is_not_under_mps(watch):
+    attempt = Run.from_json(ONE_ATTEMPT).attempts[0]
     readings = [(0.0, [], None), (500.0, [8], None), (501.0 + PROOF_S, [8], False)]
     for now_s, on_gpu, proven in readings:
         watch.prove({70: attempt}, {70: {70, 8}}, on_gpu, now_s)

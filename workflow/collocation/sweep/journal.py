@@ -118,6 +118,8 @@ class Sweep:
         self.commands: list[list[str]] = content["commands"]
         self.working = Path(content["folder"])
         self._over: dict[int, Run] = {}  # runs of which nothing more comes in this session
+        # Runs as they were read last, with the inode and the time of their files.
+        self._glances: dict[int, tuple[tuple[int, int], Run]] = {}
         self.descriptor = os.open(folder / SESSION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with suppress(BlockingIOError):
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +141,17 @@ class Sweep:
         return run
 
     def runs(self) -> list[Run]:
-        return [self.read(number) for number in range(len(self.commands))]
+        """The records of all runs; only those that changed are read again."""
+        return [self._glance(number) for number in range(len(self.commands))]
+
+    def _glance(self, number: int) -> Run:
+        if number in self._over:
+            return self._over[number]
+        status = (self.run_folder(number) / RUN).stat()
+        version = status.st_ino, status.st_mtime_ns
+        if self._glances.get(number, (None,))[0] != version:
+            self._glances[number] = version, self.read(number)
+        return self._glances[number][1]
 
     def claim_next(self, free: int, slots: int) -> Claim | None:
         """Claim the first run that nobody has and that is to be started.
@@ -148,7 +160,8 @@ class Sweep:
         first one waits for more free slots: those after it wait, too, or its turn might never come.
         """
         for number in range(len(self.commands)):
-            if self.read(number) is self._over.get(number):
+            self._glance(number)
+            if number in self._over:
                 continue
             claim = self._claim(number)
             if claim is None:

@@ -17,7 +17,7 @@ class MpsWatch:
     """A daemon, and what was seen of it. server: PID of the server that serves the runs."""
 
     def __init__(self, device_uuid: str, logs: Path):
-        self.device_uuid, self.logs = device_uuid, logs
+        self.daemon = mps_daemon.Daemon(device_uuid, logs)
         self.server: int | None = None
         self.fault_s = float("-inf")  # when the server was last seen to have failed
         self.on_gpu_s: dict[int, float] = {}  # since when NVML lists a run, by its keeper's PID
@@ -27,17 +27,13 @@ class MpsWatch:
         """End daemons and servers that killed processes of this user left."""
         mps_daemon.sweep()
 
-    def start(self) -> None:
-        """Start the daemon. Raises NotInForce."""
-        self.daemon = mps_daemon.Daemon(self.device_uuid, self.logs)
-        self.daemon.start()
-
     def revive(self) -> None:
         """Start another daemon if this one has ended; what it served fails. Raises NotInForce."""
         if self.daemon.process.poll() is not None:
             self._note_fault()
             self.daemon.end()
-            self.start()
+            self.daemon = mps_daemon.Daemon(self.daemon.device_uuid, self.daemon.logs)
+            self.daemon.start()
 
     def prove(
         self,

@@ -14,15 +14,14 @@ from workflow.collocation.gpu import Device, nvml_subprocess
 from workflow.collocation.gpu.cores import keep_to_share, plan_cores, topology, usable
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.member.failures import says_server_fault
-from workflow.collocation.process_lifetime import (
-    tree_pids,
-)
+from workflow.collocation.process_lifetime import tree_pids
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
     NotInForce,
     require_free,
 )
+from workflow.collocation.sharing.mps_daemon import PROGRAMS
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.admission import Admission, Gain, recent_activity
 from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, Claim, Sweep
@@ -32,14 +31,16 @@ from workflow.collocation.sweep.running import Running, start_run
 
 POLL_S, SAMPLE_S = 0.5, 2.0
 MOST_OF_ANY_SIZE = 8  # slots where runs are admitted by what they show
-TAIL_BYTES = 1 << 16
 MIB = 2**20
-MPS, SEPARATE = "mps", "separate"
+MPS = "mps"
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How runs share a GPU. slots: how many at once, None for as many as have room."""
+    """How runs share a GPU.
+
+    method: "mps" or "separate". slots: how many at once, None for as many as have room.
+    """
 
     method: str
     slots: int | None
@@ -104,7 +105,7 @@ class Supervisor:
             return
         self.mps = MpsWatch(self.device.uuid, self.sweep.folder / f"mps-{self.device.uuid}")
         try:
-            self.mps.start()
+            self.mps.daemon.start()
             yield
         finally:
             self.mps.daemon.end()
@@ -234,9 +235,12 @@ class Supervisor:
 
     def _others(self, running: Running) -> frozenset[int]:
         """PIDs of our children beside those that a killed keeper left to us."""
-        keepers = {each.keeper.pid for each in self.running if each is not running}
-        daemon = {self.mps.daemon.process.pid} if self.mps else set()
-        return frozenset(keepers | daemon | {nvml_subprocess.CHILD.pid})
+        others = {each.keeper.pid for each in self.running if each is not running}
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):  # a server may leave its daemon, and come to us
+                if child.name().startswith(PROGRAMS):
+                    others.add(child.pid)
+        return frozenset(others | {nvml_subprocess.CHILD.pid})
 
     def _end_runs(self) -> None:
         """Have all runs end, and record that they were stopped."""
