@@ -1,6 +1,7 @@
 """`collocate run`: a sweep of many runs, some at a time on each GPU."""
 
 import shlex
+import shutil
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -129,8 +130,6 @@ def _devices(gpus: str) -> "list[Device | None]":
 
 def _refuse(devices: "list[Device | None]", jobs: int | None, method: RunMethod) -> None:
     """Raise Mistyped or ValueError where these devices cannot be shared so."""
-    import shutil
-
     from workflow.collocation.gpu.nvidia import mig_enabled
     from workflow.collocation.sharing.evidence import CONTROL
 
@@ -160,7 +159,7 @@ def _sweep_folder(folder: Path | None, lines: list[list[str]]) -> Path:
         try:
             if folder is None:
                 if not PARENT.exists():
-                    PARENT.mkdir()
+                    PARENT.mkdir(exist_ok=True)
                     (PARENT / ".gitignore").write_text("*\n", encoding="utf-8")
                 return find_or_make(PARENT, lines, Path.cwd())
             open_or_make(folder.expanduser(), lines, Path.cwd())
@@ -177,8 +176,8 @@ def _carry_out(session: "Session", sweep: "Sweep") -> None:
 
     before = table.counts(sweep.runs(), sweep.session)
     with terminal.Progress(None) as progress:
-        if before["ended"]:
-            progress.note(f"{sweep.folder}: {before['ended']} runs ended well before")
+        earlier = f": {before['ended']} runs ended well before" if before["ended"] else ""
+        progress.note(f"{sweep.folder}{earlier}")
 
         def show(runs: "list[Run]", waits_for: str) -> None:
             number = table.counts(runs, sweep.session)

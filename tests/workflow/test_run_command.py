@@ -61,8 +61,15 @@ with open("ended.txt", "a") as file:
 
 
 @contextmanager
-def started(studio: Studio, *options: str, act: str = "ends", runs: int = 4, **environment: str):
-    """The command, in a session of its own. In the end nothing of it may be left."""
+def started(
+    studio: Studio,
+    *options: str,
+    act: str = "ends",
+    runs: int = 4,
+    leaves: bool = False,
+    **environment: str,
+):
+    """The command, in a session of its own. Nothing of it may be left, unless it `leaves` some."""
     studio.folder.mkdir(parents=True, exist_ok=True)
     (studio.folder / "run.py").write_text(RUN)
     device = [] if studio.card else ["--gpus", "cpu"]
@@ -82,6 +89,8 @@ def started(studio: Studio, *options: str, act: str = "ends", runs: int = 4, **e
     try:
         yield running
         running.end()
+        if leaves:
+            return
         until(
             lambda: not studio.alive() and not studio.held_locks(),
             lambda: (
@@ -91,7 +100,8 @@ def started(studio: Studio, *options: str, act: str = "ends", runs: int = 4, **e
         )
         assert not [*studio.folder.glob("mps-*")]
     finally:
-        studio.kill_all()
+        if not leaves:
+            studio.kill_all()
         process.wait(PATIENCE)
 
 
@@ -210,6 +220,19 @@ def carry_on_after(studio: Studio, whom: str, number: int, code: int, count: int
         assert finished(studio, "--jobs", "2", act=act, runs=2)[0] == 0
         assert ended(studio) == [0, 1]
         assert len(attempts(studio, 0)) == count
+
+
+def test_what_outlives_even_its_keeper_ends_with_the_next_command(studio):
+    with started(studio, "--jobs", "2", act="waits", runs=2, leaves=True) as running:
+        until(lambda: len(seen(studio)) == 2, lambda: running.output)
+        keepers = [psutil.Process(run["pid"]).ppid() for run in seen(studio)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another's end
+            for pid in (running.process.pid, supervisor(studio), *keepers):
+                os.kill(pid, number)
+    (studio.folder / "go").touch()
+    assert all(psutil.pid_exists(run["child"]) for run in seen(studio))
+    assert finished(studio, "--jobs", "2", act="waits", runs=2)[0] == 0
+    assert ended(studio) == [0, 1]
 
 
 def test_mps_is_proven_and_memory_read(studio):

@@ -22,11 +22,6 @@ class MpsWatch:
         self.fault_s = float("-inf")  # when the server was last seen to have failed
         self.on_gpu_s: dict[int, float] = {}  # since when NVML lists a run, by its keeper's PID
 
-    @staticmethod
-    def end_remains() -> None:
-        """End daemons and servers that killed processes of this user left."""
-        mps_daemon.sweep()
-
     def revive(self) -> None:
         """Start another daemon if this one has ended; what it served fails. Raises NotInForce."""
         if self.daemon.process.poll() is not None:

@@ -15,13 +15,13 @@ from workflow.collocation.gpu.cores import keep_to_share, plan_cores, topology, 
 from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.member.failures import says_server_fault
 from workflow.collocation.process_lifetime import tree_pids
+from workflow.collocation.sharing import mps_daemon
 from workflow.collocation.sharing.evidence import (
     NO_DAEMON,
     PIPE_FOLDER,
     NotInForce,
     require_free,
 )
-from workflow.collocation.sharing.mps_daemon import PROGRAMS
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.admission import Admission, Gain, recent_activity
 from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, Claim, Sweep
@@ -98,7 +98,7 @@ class Supervisor:
         if self.device is None:
             yield
             return
-        MpsWatch.end_remains()
+        mps_daemon.sweep()
         require_free(self.device, "a sweep")
         if self.sharing.method != MPS:
             yield
@@ -139,7 +139,7 @@ class Supervisor:
         claim.write()
         variables = self._variables(claim, cores)
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
-        locks = (self.lock, claim.descriptor, self.sweep.descriptor)
+        locks = (self.lock, claim.descriptor)
         try:
             self.running.append(start_run(claim, task, self.sweep.working, locks))
         except OSError as error:  # such as a command that is too long
@@ -238,7 +238,7 @@ class Supervisor:
         others = {each.keeper.pid for each in self.running if each is not running}
         for child in psutil.Process().children():
             with suppress(psutil.NoSuchProcess):  # a server may leave its daemon, and come to us
-                if child.name().startswith(PROGRAMS):
+                if child.name().startswith(mps_daemon.PROGRAMS):
                     others.add(child.pid)
         return frozenset(others | {nvml_subprocess.CHILD.pid})
 
