@@ -16,12 +16,7 @@ from workflow.collocation.gpu.lock import device_lock
 from workflow.collocation.member.failures import says_server_fault
 from workflow.collocation.process_lifetime import tree_pids
 from workflow.collocation.sharing import mps_daemon
-from workflow.collocation.sharing.evidence import (
-    NO_DAEMON,
-    PIPE_FOLDER,
-    NotInForce,
-    require_free,
-)
+from workflow.collocation.sharing.evidence import NO_DAEMON, PIPE_FOLDER, NotInForce, require_free
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.admission import Admission, Gain, recent_activity
 from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, Claim, Sweep
