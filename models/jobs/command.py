@@ -21,7 +21,8 @@ import psutil
 from models.jobs.output_steps import OutputSteps
 from models.jobs.script_output import ScriptOutput
 from models.jobs.script_steps import HookedSteps, act_on_living
-from models.member import BuildTimes, save_steps, says_out_of_memory
+from models.member import BuildTimes, save_steps
+from workflow.collocation.member.failures import says_out_of_memory
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.member.view import View
