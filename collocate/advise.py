@@ -172,7 +172,8 @@ def _show_next_commands(advice: dict, folder: Path, command: list[str]) -> None:
         method = "mps" if advice["method"] == "mps" else "separate"
         sweep = f"collocate run --jobs {advice['jobs']} --method {method} --runs 40 --"
         words = [word.replace("{", "{{").replace("}", "}}") for word in command]
-        print(f"\nRun 40 of it{_share_of_time(advice)}:\n  {sweep} {shlex.join(words)}")
+        print(f"\nRun 40 of it{_share_of_time(advice)} ({{n}} in a word is a run's number):")
+        print(f"  {sweep} {shlex.join(words)}")
 
 
 def _share_of_time(advice: dict) -> str:
