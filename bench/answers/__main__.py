@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.answers import scores, starts
 from bench.answers.report import markdown
-from bench.answers.starts import Job, ask, true_rate
+from bench.answers.starts import Failed, Job, ask, true_rate
 from workflow.collocation.study.definition import check_duration, parse_seconds
 
 FOLDER = Path(__file__).parent / "jobs"
@@ -86,7 +86,7 @@ class Bench:
                 answer["set"] = scores.score_set(advice, *key, rate, lone_rate)
                 answer["predictions"] = scores.score_predictions(advice, {key: rate}, lone_rate)
         except Exception as failure:  # whatever it is, the next job goes on
-            answer["problems"].append(repr(failure))
+            answer["problems"].append(_problem(failure))
 
     def find_best(self, name: str) -> None:
         """Start the sets of GRID, and what was advised, one after another."""
@@ -99,7 +99,7 @@ class Bench:
             try:
                 rates[key] = self._fresh_rate(name, key, GRID_S)
             except Exception as failure:
-                answer["problems"].append(f"{key[0]}x{key[1]}: {failure!r}")
+                answer["problems"].append(f"{key[0]}x{key[1]}: {_problem(failure)}")
         answer["grid"] = [{"jobs": n, "method": m, "rate": r} for (n, m), r in rates.items()]
         if lone_rate := rates.get((1, "naive")):
             answer["share_of_best"] = scores.share_of_best(advice, rates)
@@ -113,6 +113,10 @@ class Bench:
     def _recipe(advice: Mapping, jobs: int, method: str) -> list[str]:
         options = ["--jobs", str(jobs), "--method", RECIPE_METHODS[method]]
         return [*options, "--cores", str(advice["cores"]), "--", *advice["run"]]
+
+
+def _problem(failure: Exception) -> str:
+    return str(failure) if isinstance(failure, Failed) else repr(failure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
