@@ -92,7 +92,7 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
 
 def _bases(places: Sequence[Path], room: int) -> list[str]:
     """Folders for what scripts write, with so many bytes free; none lies in one of the places."""
-    bases = dict.fromkeys(map(os.path.realpath, (tempfile.gettempdir(), "/var/tmp", "/dev/shm")))
+    bases = dict.fromkeys(map(os.path.realpath, (tempfile.gettempdir(), "/dev/shm")))
     return [
         base
         for base in bases
