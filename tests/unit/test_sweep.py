@@ -203,6 +203,16 @@ def test_a_session_lasts_while_anybody_works_and_the_next_tries_failures_again(t
     assert later.session == 2 and later.claim_next(1, 1).run.run == 0
 
 
+def test_those_that_failed_come_last(tmp_path):
+    first = Sweep(sweep_of(tmp_path, count=2))
+    claim = first.claim_next(1, 1)
+    begin(claim, first)
+    finish(claim, End(code=1))
+    first.close()
+    later = Sweep(first.folder)
+    assert [later.claim_next(1, 1).run.run for _ in range(2)] == [1, 0]
+
+
 def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatch):
     sweep = Sweep(sweep_of(tmp_path))
     claim, before = sweep.claim_next(1, 1), sweep.runs()
@@ -278,10 +288,10 @@ REASONS = [
     (End(code=1, lines=TORCHRUN), "exit code 1: RuntimeError: no data"),
     (End(code=1, lines=("KeyError: 1", "Exception: 2", "x")), "exit code 1: Exception: 2"),
     (End(code=1, lines=("x", "no data")), "exit code 1: no data"),
-    (End(code=0, left=2), "2 processes that it left were ended"),
+    (End(code=0, left=2), "processes that it left were ended: 2"),
     (
         End(code=0, left=2, left_on_gpu=1),
-        "2 processes that it left were ended, 1 of them on the GPU",
+        "processes that it left were ended: 2, on the GPU: 1",
     ),
 ]
 

@@ -23,7 +23,7 @@ import psutil
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.study.redaction import open_for_owner
 from workflow.collocation.study.regular_files import read_json
-from workflow.collocation.sweep.record import Run, State, lose
+from workflow.collocation.sweep.record import Outcome, Run, State, lose
 
 FOLDER_VARIABLE, RUN_VARIABLE = "COLLOCATION_FOLDER", "COLLOCATION_RUN"
 SWEEP, RUN, CLAIM, LOG, SESSION = "sweep.json", "run.json", "claim", "log.txt", "session"
@@ -172,14 +172,14 @@ class Sweep:
         return self._glances[number][1]
 
     def claim_next(self, free: int, slots: int) -> Claim | None:
-        """Claim the first run that nobody has and that is to be started.
+        """Claim the first run that nobody has and that is to be started; those that failed come
+        last, or some that always fail at once might keep all others from their turn.
 
         free: how many of the `slots` of a supervisor are. None if there is no such run, or if the
         first one waits for more free slots: those after it wait, too, or its turn might never come.
         Raises OSError.
         """
-        for number in range(len(self.commands)):
-            self._glance(number)
+        for number in sorted(range(len(self.commands)), key=self._failures):
             if number in self._over:
                 continue
             claim = self._claim(number)
@@ -192,6 +192,9 @@ class Sweep:
                 return None
             claim.release()
         return None
+
+    def _failures(self, number: int) -> int:
+        return [attempt.outcome for attempt in self._glance(number).attempts].count(Outcome.failed)
 
     def _claim(self, number: int) -> Claim | None:
         """A claim of a run, with its record as it is now; None while another process has it."""

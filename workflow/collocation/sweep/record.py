@@ -151,12 +151,12 @@ def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None
     cause = end.error or (f"signal {end.signal}" if end.signal else f"exit code {end.code}")
     telling = [line for line in end.lines if ERROR.search(line)] or end.lines
     words = f"{cause}: {printable(telling[-1])[:300]}" if telling else cause
-    left = f"{end.left} processes that it left were ended" if end.left else ""
+    left = f"processes that it left were ended: {end.left}" if end.left else ""
     is_terminated = end.signal == signal.SIGTERM and Outcome.stopped not in earlier
     if end.stopped or is_terminated:  # one that heeds SIGTERM may end with 0, and is not done
         return Outcome.stopped, f"it was stopped ({cause})", attempt.wanted
     if end.code == 0 and end.left_on_gpu:
-        return Outcome.failed, f"{left}, {end.left_on_gpu} of them on the GPU", None
+        return Outcome.failed, f"{left}, on the GPU: {end.left_on_gpu}", None
     if end.code == 0:
         return Outcome.ended, left, None
     if end.fault and attempt.shared:

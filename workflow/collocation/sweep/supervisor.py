@@ -180,12 +180,12 @@ class Supervisor:
         attempt = Attempt(**place, wanted=claim.run.wanted, start=timestamp())
         claim.run.attempts.append(attempt)
         try:
+            variables = self._variables(claim, cores)
             claim.write()
         except OSError:
             claim.release()
             raise
         self.started_s = time.monotonic()
-        variables = self._variables(claim, cores)
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
         locks = (self.lock, claim.descriptor)
         try:
