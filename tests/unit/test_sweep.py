@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collocate.app import main
+from collocate.folders import project_folder
 from collocate.run import predicted_gain
 from collocate.terminal import Progress
+from tests.studio import REPOSITORY
 from workflow.collocation.gpu.lock import LockHeld, folder_lock
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.sweep import journal, table
@@ -143,6 +145,11 @@ def test_one_that_was_made_by_half_is_made_anew(tmp_path):
     (folder / "sweep.json").unlink()
     open_or_make(folder, COMMANDS, tmp_path)
     assert len(Sweep(folder).runs()) == 4
+
+
+def test_sweeps_in_the_clone_go_to_its_results(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    assert project_folder() == Path("results")
 
 
 def test_files_that_hold_commands_are_their_owners_alone(tmp_path):

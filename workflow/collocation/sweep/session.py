@@ -72,7 +72,7 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         for number in heeded:
-            signal.signal(number, before[number])
+            signal.signal(number, before[number] or signal.SIG_DFL)  # None: not from Python
 
 
 class Session:
