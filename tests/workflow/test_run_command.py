@@ -168,6 +168,43 @@ def test_a_device_on_which_all_fail_is_given_up(studio):
     assert [len(attempts(studio, number)) for number in range(5)] == [1, 1, 1, 0, 0]
 
 
+# The command, on a disk that is full when the first run starts, and again when it ends.
+ON_A_FULL_DISK = """
+import sys
+from collocate.app import main
+from workflow.collocation.sweep import journal
+
+write, calls = journal.write_text, []
+
+def write_or_fail(path, text):
+    calls.append(path)
+    if path.name == "run.json" and len(calls) in (*range(4, 10), *range(12, 18)):
+        raise OSError(28, "No space left on device")
+    write(path, text)
+
+journal.write_text = write_or_fail
+sys.exit(main())
+"""
+
+
+def test_a_full_disk_ends_no_run(studio):
+    studio.folder.mkdir(parents=True, exist_ok=True)
+    (studio.folder / "run.py").write_text(RUN)
+    words = ["run", "--gpus", "cpu", "--jobs", "1", "--runs", "2", "--"]
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_FULL_DISK, *words, sys.executable, "run.py", "ends", "{n}"],
+        cwd=studio.folder,
+        env=studio.environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no run can start: [Errno 28] No space left on device" in done.stderr
+    assert ended(studio) == [0, 1]
+    assert [attempts(studio, number)[-1]["outcome"] for number in (0, 1)] == ["ended"] * 2
+
+
 def test_a_run_that_leaves_its_training_behind_is_not_done(studio):
     studio.with_card()
     code, output = finished(studio, "--jobs", "1", runs=1, act="leaves")
