@@ -2,11 +2,17 @@
 
 from pathlib import Path
 
+from collocate import ROOT
+
 PROJECT = Path("collocate")
 
 
 def project_folder() -> Path:
-    """That folder, which is made if need be, and is hidden from git."""
+    """That folder, made if need be and hidden from git; results/ in the clone, whose collocate/ is
+    a package.
+    """
+    if Path.cwd() == ROOT:
+        return Path("results")
     if not PROJECT.exists():
         PROJECT.mkdir(exist_ok=True)
         (PROJECT / ".gitignore").write_text("*\n", encoding="utf-8")

@@ -1,5 +1,7 @@
 """`collocate run`: a sweep of many runs, some at a time on each GPU."""
 
+import math
+import os
 import shlex
 import shutil
 import time
@@ -92,6 +94,8 @@ def run(
     from workflow.collocation.sweep.supervisor import Sharing
 
     sweep = Sweep(_sweep_folder(folder, lines))
+    if words and lines[0] == lines[-1] and len(lines) > 1:
+        terminal.complain("runs are alike: write to a place with {n} or to $COLLOCATION_FOLDER")
     session = Session(sweep, devices, Sharing(method.value, jobs, predicted_gain))
     _carry_out(session, sweep)
 
@@ -122,6 +126,9 @@ def _devices(gpus: str) -> "list[Device | None]":
     if gpus == "cpu":
         return [None]
     devices = find(gpus if gpus not in ("", "all") else "auto")
+    for device in devices:
+        if not device.shown_to(os.environ):
+            raise Mistyped(f"--gpus: CUDA_VISIBLE_DEVICES hides GPU {device.index}")
     if not devices:
         raise ValueError("no GPU is used here; --gpus cpu tries the command on the CPU")
     return devices if gpus else devices[:1]
@@ -154,13 +161,17 @@ def _sweep_folder(folder: Path | None, lines: list[list[str]]) -> Path:
     from workflow.collocation.gpu.lock import LockHeld
     from workflow.collocation.sweep.journal import find_or_make, open_or_make
 
+    is_told = False
     while True:
         try:
             if folder is None:
                 return find_or_make(project_folder(), lines, Path.cwd())
             open_or_make(folder.expanduser(), lines, Path.cwd())
             return folder.expanduser()
-        except LockHeld:  # the same command on another machine
+        except LockHeld as held:  # the same command on another machine
+            if not is_told:
+                terminal.complain(f"waits: {held}")
+            is_told = True
             time.sleep(0.2)
         except ValueError as error:
             raise Mistyped(f"--folder: {error}") from None
@@ -172,8 +183,9 @@ def _carry_out(session: "Session", sweep: "Sweep") -> None:
 
     before = table.counts(sweep.runs(), sweep.session)
     with terminal.Progress(None) as progress:
-        earlier = f": {before['ended']} runs ended well before" if before["ended"] else ""
-        progress.note(f"{sweep.folder}{earlier}")
+        earlier = f": {before['ended']} runs ended well before; for new runs give --folder"
+        progress.note(f"{sweep.folder}{earlier if before['ended'] else ''}")
+        told = {""}
 
         def show(runs: "list[Run]", waits_for: str) -> None:
             number = table.counts(runs, sweep.session)
@@ -181,6 +193,9 @@ def _carry_out(session: "Session", sweep: "Sweep") -> None:
             name += f", {number['failed']} failed" if number["failed"] else ""
             progress.set_seconds_left(table.seconds_left(runs, sweep.session))
             progress(name, waits_for)
+            if waits_for not in told:
+                progress.note(waits_for)
+            told.add(waits_for)
 
         try:
             if before["ended"] < len(sweep.commands):
@@ -212,7 +227,7 @@ def _summarize(sweep: "Sweep", path: Path, complete: bool) -> None:
     if left:
         raise ValueError(f"{left} runs are left; the same command carries on")
     if number["running"]:
-        terminal.show(f"{number['running']} still run elsewhere")
+        raise ValueError(f"{number['running']} still run elsewhere")
 
 
 def _few(numbers: list[int]) -> str:
@@ -224,8 +239,10 @@ def _few(numbers: list[int]) -> str:
 def predicted_gain(method: str, activity: list[tuple[float, float]]) -> float:
     """Predicted work of runs with one more like their mean, over that without it.
 
-    activity: GRACT and SMACT of each run.
+    activity: GRACT and SMACT of each run; where there is none, nothing is against one more.
     """
+    if not activity:
+        return math.inf
     import numpy as np
 
     from analysis.advice.predict import AloneActivity, predict_stp

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collocate.app import main
+from collocate.folders import project_folder
 from collocate.run import predicted_gain
 from collocate.terminal import Progress
+from tests.studio import REPOSITORY
 from workflow.collocation.gpu.lock import LockHeld, folder_lock
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.sweep import journal, table
 from workflow.collocation.sweep.admission import SETTLE_S, Admission
 from workflow.collocation.sweep.commands import listed, missing_program, numbered
 from workflow.collocation.sweep.journal import Claim, Sweep, find_or_make, open_or_make
-from workflow.collocation.sweep.mps_watch import PROOF_S, MpsWatch
+from workflow.collocation.sweep.mps_watch import FAULT_S, PROOF_S, MpsWatch
 from workflow.collocation.sweep.record import ALL_SLOTS, Attempt, End, Outcome, Run, State, conclude
 
 # -- commands --------------------------------------------------------------------------------------
@@ -50,12 +52,18 @@ def test_other_braces_are_refused(word):
 
 def test_a_file_has_a_command_a_line(tmp_path):
     path = tmp_path / "runs.txt"
-    path.write_text("# all\ntrain --lr '1 2' # one\n\n  echo {n} \"#\" å\\ b\n")
-    assert listed(path) == [["train", "--lr", "1 2"], ["echo", "{n}", "#", "å b"]]
+    path.write_text("# it's all\ntrain --lr '1 2' # one's\n\n  echo {n} \"#\" å\\ b a#3 '; #'\n")
+    assert listed(path) == [["train", "--lr", "1 2"], ["echo", "{n}", "#", "å b", "a#3", "; #"]]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("a\nb 'c\n", "runs.txt:2: No closing"), ("#\n", "runs.txt: no command")]
+    ("text", "words"),
+    [
+        ("a\nb 'c\n", "runs.txt:2: No closing"),
+        ("#\n", "runs.txt: no command"),
+        ("cd x && a\n", "runs.txt:1: '&&' is for a shell"),
+        ("a > log\n", "runs.txt:1: '>' is for a shell"),
+    ],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path, text, words):
     (tmp_path / "runs.txt").write_text(text)
@@ -139,6 +147,11 @@ def test_one_that_was_made_by_half_is_made_anew(tmp_path):
     assert len(Sweep(folder).runs()) == 4
 
 
+def test_sweeps_in_the_clone_go_to_its_results(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    assert project_folder() == Path("results")
+
+
 def test_files_that_hold_commands_are_their_owners_alone(tmp_path):
     folder = find_or_make(tmp_path, COMMANDS, tmp_path)
     assert folder.stat().st_mode & 0o077 == 0
@@ -197,6 +210,35 @@ def test_a_session_lasts_while_anybody_works_and_the_next_tries_failures_again(t
     assert later.session == 2 and later.claim_next(1, 1).run.run == 0
 
 
+def test_those_that_failed_come_last(tmp_path):
+    first = Sweep(sweep_of(tmp_path, count=2))
+    claim = first.claim_next(1, 1)
+    begin(claim, first)
+    finish(claim, End(code=1))
+    first.close()
+    later = Sweep(first.folder)
+    assert [later.claim_next(1, 1).run.run for _ in range(2)] == [1, 0]
+
+
+def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatch):
+    sweep = Sweep(sweep_of(tmp_path))
+    claim, before = sweep.claim_next(1, 1), sweep.runs()
+    begin(claim, sweep)
+
+    def fail(*_, **__):
+        raise OSError("stale file handle")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(journal, "read_json", fail)
+        failing.setattr(journal, "write_text", fail)
+        assert sweep.runs() == before
+        assert not claim.save() and "stale file handle" in claim.problem
+        with pytest.raises(OSError, match="stale"):
+            sweep.claim_next(1, 1)
+    assert claim.save() and claim.problem == ""
+    assert sweep.claim_next(1, 1).run.run == 1  # whose claim was given up
+
+
 def test_a_run_that_needs_more_room_is_waited_for(tmp_path):
     sweep = Sweep(sweep_of(tmp_path, count=2))
     claim = sweep.claim_next(1, 4)
@@ -219,6 +261,9 @@ ENDS = [
     ([(End(code=0), True)], "ended", None),
     ([(End(code=2, lines=("x", "no data")), True)], "failed", None),
     ([(End(signal=9), True)], "failed", None),
+    ([(End(signal=15), True)], "stopped", 1),
+    ([(End(signal=15), True)] * 2, "failed", None),
+    ([(End(code=0, left=2, left_on_gpu=1), True)], "failed", None),
     ([(End(error="python does not run"), False)], "failed", None),
     ([(End(code=0, stopped=True), False)], "stopped", 1),
     ([(End(code=1, lines=MEMORY), True)], "out_of_memory", 2),
@@ -245,6 +290,26 @@ def test_what_follows_from_an_end(ends, outcome, slots):
     assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
 
 
+TORCHRUN = ("RuntimeError: no data", "raise ChildFailedError(", "x.ChildFailedError:", "=====")
+REASONS = [
+    (End(code=1, lines=TORCHRUN), "exit code 1: RuntimeError: no data"),
+    (End(code=1, lines=("KeyError: 1", "Exception: 2", "x")), "exit code 1: Exception: 2"),
+    (End(code=1, lines=("x", "no data")), "exit code 1: no data"),
+    (End(code=0, left=2), "processes that it left were ended: 2"),
+    (
+        End(code=0, left=2, left_on_gpu=1),
+        "processes that it left were ended: 2, on the GPU: 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("end", "reason"), REASONS)
+def test_the_reason_is_the_line_that_tells_it(end, reason):
+    run = Run.from_json(ONE_ATTEMPT)
+    conclude(run, end, any_size=False)
+    assert run.attempts[-1].reason == reason
+
+
 class MuteDaemon:
     """Answers nothing."""
 
@@ -268,26 +333,54 @@ def watch(tmp_path, monkeypatch) -> MpsWatch:
     return made
 
 
-# The daemon when a run fails; whether the run's words tell of a fault → whether it counts as one.
+# The daemon when a run fails, and what the run wrote → whether it counts as a fault, and as first.
+ILLEGAL, REFUSED = "CUDA error: an illegal memory access", "the MPS server is not ready to accept"
+FULL = "the hardware resources required to create MPS client have been exhausted"
 FAULTS = [
-    (daemon([5]), False, False),
-    (daemon([5]), True, True),
-    (daemon([5], "FAULT"), False, True),
-    (daemon([6]), False, True),
-    (daemon([]), False, True),
-    (MuteDaemon(), False, True),
+    (daemon([5]), "", False, False),
+    (daemon([5]), FULL, False, False),
+    (daemon([5]), ILLEGAL, True, True),
+    (daemon([5]), f"{FULL}\nCUDA error: device-side assert triggered", True, True),
+    (daemon([5]), REFUSED, True, False),
+    (daemon([5], "FAULT"), "", True, True),
+    (daemon([6]), "", True, True),
+    (daemon([]), "", True, True),
+    (MuteDaemon(), "", True, True),
 ]
 
 
-@pytest.mark.parametrize(("later", "says_fault", "is_fault"), FAULTS)
-def test_a_fault_of_the_server_is_seen_from_outside(watch, later, says_fault, is_fault):
+@pytest.mark.parametrize(("later", "output", "is_fault", "is_first"), FAULTS)
+def test_a_fault_of_the_server_is_seen_from_outside(watch, later, output, is_fault, is_first):
     attempt = Run.from_json(ONE_ATTEMPT).attempts[0]
     watch.prove({70: attempt}, {70: {70, 7}}, [7], now_s=0.0)
     assert attempt.mps is True and watch.server == 5
     watch.daemon, began_s = later, time.monotonic()
-    assert watch.failed(began_s, says_fault) == (is_fault, is_fault)
-    assert watch.failed(began_s, False) == (is_fault, False)  # with it, or by itself
-    assert watch.failed(time.monotonic(), False) == (False, False)  # began after it
+    assert watch.failed(began_s, output) == (is_fault, is_first)
+    assert watch.failed(began_s, "") == (is_fault, False)  # with it, or by itself
+    assert watch.failed(time.monotonic(), "") == (False, False)  # began after it
+    assert watch.failed(time.monotonic(), REFUSED) == (True, False)
+
+
+# The daemon after a fault; whether older runs live; seconds since → whether runs may start.
+READY = [
+    (daemon([6]), True, 0, False),
+    (daemon([6]), False, 0, True),
+    (daemon([6]), True, FAULT_S, True),
+    (daemon([]), False, 0, True),
+    (daemon([5], "FAULT"), False, 0, False),
+    (daemon([5], "FAULT"), True, FAULT_S, False),
+    (MuteDaemon(), False, 0, False),
+]
+
+
+@pytest.mark.parametrize(("later", "has_older", "ago_s", "is_ready"), READY)
+def test_after_a_fault_nothing_starts_until_the_server_takes_it(
+    watch, later, has_older, ago_s, is_ready
+):
+    assert watch.is_ready(has_older=True)
+    watch.failed(time.monotonic(), ILLEGAL)
+    watch.daemon, watch.fault_s = later, watch.fault_s - ago_s
+    assert watch.is_ready(has_older) is is_ready
 
 
 def test_a_run_on_the_gpu_that_the_daemon_does_not_list_is_not_under_mps(watch):
@@ -410,6 +503,7 @@ def test_the_gain_that_is_predicted_falls_with_the_number_of_runs(method):
     gains = [predicted_gain(method, [(0.5, 0.3)] * count) for count in (1, 2, 4, 8)]
     assert gains == sorted(gains, reverse=True) and gains[0] > 1.3
     assert predicted_gain(method, [(0.99, 0.99)] * 4) < 1.03
+    assert predicted_gain(method, []) > 1.03
 
 
 # -- what is shown ---------------------------------------------------------------------------------

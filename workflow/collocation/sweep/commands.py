@@ -5,6 +5,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+# Of a shell: where words begin so, unless they are quoted.
+SHELL = re.compile(r"(?<!\S)(#|(?:&&|\|\||>>|[|;&<>])(?!\S))")
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{n\}|[{}]")
 
 
@@ -33,13 +35,26 @@ def listed(path: Path) -> list[list[str]]:
     commands = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
-            words = shlex.split(line, comments=True)
+            words = _words(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from None
         commands += [words] if words else []
     if not commands:
         raise ValueError(f"{path}: no command in it")
     return commands
+
+
+def _words(line: str) -> list[str]:
+    """The words before a comment. Raises ValueError for an operator of a shell among them."""
+    for sign in SHELL.finditer(line):
+        try:
+            words = shlex.split(line[: sign.start()])
+        except ValueError:  # within quotes
+            continue
+        if sign[0] == "#":
+            return words
+        raise ValueError(f"'{sign[0]}' is for a shell; a line of shell is: bash -c '…'")
+    return shlex.split(line)
 
 
 def missing_program(commands: list[list[str]]) -> str:

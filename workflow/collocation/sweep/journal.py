@@ -23,7 +23,7 @@ import psutil
 from workflow.collocation.gpu.lock import folder_lock
 from workflow.collocation.study.redaction import open_for_owner
 from workflow.collocation.study.regular_files import read_json
-from workflow.collocation.sweep.record import Run, State, lose
+from workflow.collocation.sweep.record import Outcome, Run, State, lose
 
 FOLDER_VARIABLE, RUN_VARIABLE = "COLLOCATION_FOLDER", "COLLOCATION_RUN"
 SWEEP, RUN, CLAIM, LOG, SESSION = "sweep.json", "run.json", "claim", "log.txt", "session"
@@ -50,7 +50,7 @@ def find_or_make(parent: Path, commands: list[list[str]], working: Path) -> Path
     """The sweep of these commands among `parent`/run-1, run-2, …; the next of them is made if need
     be. Raises LockHeld while another process does so.
     """
-    with folder_lock(parent, {"pid": os.getpid()}):
+    with folder_lock(parent, {"pid": os.getpid()}, "--folder"):
         numbers = [0]
         for folder in parent.glob("run-*"):
             number = folder.name.removeprefix("run-")
@@ -68,7 +68,7 @@ def open_or_make(folder: Path, commands: list[list[str]], working: Path) -> None
 
     Raises LockHeld while another process does so, and ValueError if the folder holds another one.
     """
-    with folder_lock(folder, {"pid": os.getpid()}):
+    with folder_lock(folder, {"pid": os.getpid()}, "--folder"):
         if not (folder / SWEEP).exists():
             _make(folder, commands, working)
         elif read_json(folder / SWEEP) != _content(commands, working):
@@ -92,14 +92,28 @@ def _content(commands: list[list[str]], working: Path) -> dict:
 
 @dataclass
 class Claim:
-    """A run that nobody else may start, until all copies of the descriptor are closed."""
+    """A run that nobody else may start, until all copies of the descriptor are closed.
+
+    problem: why its record could not be saved the last time, empty if it was.
+    """
 
     run: Run
     folder: Path
     descriptor: int
+    problem: str = ""
 
     def write(self) -> None:
         _write_json(self.folder / RUN, self.run.to_json())
+
+    def save(self) -> bool:
+        """Write the record; whether that went well, and need not be tried again."""
+        try:
+            self.write()
+        except OSError as error:
+            self.problem = f"a record is not saved yet: {error}"
+            return False
+        self.problem = ""
+        return True
 
     def release(self) -> None:
         os.close(self.descriptor)
@@ -141,26 +155,31 @@ class Sweep:
         return run
 
     def runs(self) -> list[Run]:
-        """The records of all runs; only those that changed are read again."""
+        """The records of all runs; only those that changed are read again, if they can be."""
         return [self._glance(number) for number in range(len(self.commands))]
 
     def _glance(self, number: int) -> Run:
         if number in self._over:
             return self._over[number]
-        status = (self.run_folder(number) / RUN).stat()
-        version = status.st_ino, status.st_mtime_ns
-        if self._glances.get(number, (None,))[0] != version:
-            self._glances[number] = version, self.read(number)
+        try:
+            status = (self.run_folder(number) / RUN).stat()
+            version = status.st_ino, status.st_mtime_ns
+            if self._glances.get(number, (None,))[0] != version:
+                self._glances[number] = version, self.read(number)
+        except OSError:  # a network's file system may fail for a moment
+            if number not in self._glances:
+                raise
         return self._glances[number][1]
 
     def claim_next(self, free: int, slots: int) -> Claim | None:
-        """Claim the first run that nobody has and that is to be started.
+        """Claim the first run that nobody has and that is to be started; those that failed come
+        last, or some that always fail at once might keep all others from their turn.
 
         free: how many of the `slots` of a supervisor are. None if there is no such run, or if the
         first one waits for more free slots: those after it wait, too, or its turn might never come.
+        Raises OSError.
         """
-        for number in range(len(self.commands)):
-            self._glance(number)
+        for number in sorted(range(len(self.commands)), key=self._failures):
             if number in self._over:
                 continue
             claim = self._claim(number)
@@ -174,6 +193,9 @@ class Sweep:
             claim.release()
         return None
 
+    def _failures(self, number: int) -> int:
+        return [attempt.outcome for attempt in self._glance(number).attempts].count(Outcome.failed)
+
     def _claim(self, number: int) -> Claim | None:
         """A claim of a run, with its record as it is now; None while another process has it."""
         folder = self.run_folder(number)
@@ -183,11 +205,15 @@ class Sweep:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        claim = Claim(self.read(number), folder, descriptor)
-        if lose(claim.run):
-            if claim.run.attempts[-1].host == platform.node():
-                _end_remains(folder)
-            claim.write()
+        try:
+            claim = Claim(self.read(number), folder, descriptor)
+            if lose(claim.run):
+                if claim.run.attempts[-1].host == platform.node():
+                    _end_remains(folder)
+                claim.write()
+        except OSError:
+            os.close(descriptor)
+            raise
         return claim
 
     def close(self) -> None:

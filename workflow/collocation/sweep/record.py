@@ -1,5 +1,7 @@
 """The record of a run and its attempts, and what follows from how an attempt ended."""
 
+import re
+import signal
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -9,7 +11,8 @@ from workflow.collocation.study.errors import printable
 from workflow.collocation.study.methods import MAX_MEMBERS
 
 ALL_SLOTS = MAX_MEMBERS  # that a supervisor may have; a run that asks for so many runs alone
-TAIL_LINES = 20  # of a run's output, in which the reason of its end is sought
+# In a line that names a cause; torchrun adds one that does not.
+ERROR = re.compile(r"(?<!ChildFailed)(Error|Exception)\b")
 
 
 class State(StrEnum):
@@ -109,7 +112,8 @@ class End:
     code: of the command, None after a signal, or if it did not start. error: why it did not start,
     or how its keeper was lost. stopped: whether it was ended on purpose. fault: whether the MPS
     server failed before; first: whether no other run had failed since then. lines: the newest of
-    its output.
+    its output. left: how many of its processes outlived the command; left_on_gpu: of those seen on
+    the GPU.
     """
 
     code: int | None = None
@@ -119,6 +123,8 @@ class End:
     fault: bool = False
     first: bool = False
     lines: tuple[str, ...] = ()
+    left: int = 0
+    left_on_gpu: int = 0
 
 
 def conclude(run: Run, end: End, any_size: bool) -> None:
@@ -135,6 +141,7 @@ def conclude(run: Run, end: End, any_size: bool) -> None:
 def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None]:
     """Outcome, reason, and slots for the next attempt, None without one.
 
+    SIGTERM that is not ours is of somebody who ends the job; a run that gets it twice has failed.
     The first to fail in a fault of the MPS server is suspected of it, and as any that was in two
     faults it runs alone next: so a run that causes faults harms nobody twice on end, and one that
     causes none ends well.
@@ -142,12 +149,16 @@ def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None
     attempt = run.attempts[-1]
     earlier = [a.outcome for a in run.attempts[:-1] if a.session == attempt.session]
     cause = end.error or (f"signal {end.signal}" if end.signal else f"exit code {end.code}")
-    last_line = printable(end.lines[-1])[:300] if end.lines else ""
-    words = f"{cause}: {last_line}" if last_line else cause
-    if end.stopped:  # a command that heeds SIGTERM may end with 0, and is not done
-        return Outcome.stopped, "the sweep was stopped", attempt.wanted
+    telling = [line for line in end.lines if ERROR.search(line)] or end.lines
+    words = f"{cause}: {printable(telling[-1])[:300]}" if telling else cause
+    left = f"processes that it left were ended: {end.left}" if end.left else ""
+    is_terminated = end.signal == signal.SIGTERM and Outcome.stopped not in earlier
+    if end.stopped or is_terminated:  # one that heeds SIGTERM may end with 0, and is not done
+        return Outcome.stopped, f"it was stopped ({cause})", attempt.wanted
+    if end.code == 0 and end.left_on_gpu:
+        return Outcome.failed, f"{left}, on the GPU: {end.left_on_gpu}", None
     if end.code == 0:
-        return Outcome.ended, "", None
+        return Outcome.ended, left, None
     if end.fault and attempt.shared:
         alone = end.first or Outcome.server_fault in earlier
         reason = f"the MPS server failed under it and others ({words})"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.journal import LOG, Claim
-from workflow.collocation.sweep.record import TAIL_LINES, Attempt
+from workflow.collocation.sweep.record import Attempt
 
 TAIL_BYTES = 1 << 16
 
@@ -21,7 +21,7 @@ class Running:
     """A run whose keeper lives.
 
     log_begin: size of its log when it began. report: what the keeper said. is_seen: whether its
-    memory and the proof of its method are known.
+    memory and the proof of its method are known. on_gpu: PIDs of its processes seen on the GPU.
     """
 
     claim: Claim
@@ -31,6 +31,7 @@ class Running:
     output: bytes = b""
     report: dict = field(default_factory=dict)
     is_seen: bool = False
+    on_gpu: set[int] = field(default_factory=set)
 
     @property
     def attempt(self) -> Attempt:
@@ -44,22 +45,20 @@ class Running:
             self.report |= json.loads(line)
         if self.attempt.pid is None and "pid" in self.report:
             self.attempt.pid = self.report["pid"]
-            self.claim.write()
+            self.claim.save()
         return not news
 
     def tail(self) -> tuple[str, ...]:
         """The newest lines of this attempt's output, without empty ones."""
         lines: list[str] = []
-        with suppress(FileNotFoundError), (self.claim.folder / LOG).open("rb") as log:
+        with suppress(OSError), (self.claim.folder / LOG).open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self.log_begin, end - TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
-        return tuple(line.strip() for line in lines if line.strip())[-TAIL_LINES:]
+        return tuple(line.strip() for line in lines if line.strip())
 
     def close(self) -> None:
-        """Write the record, and give up the claim."""
-        self.claim.write()
-        self.claim.release()
+        """Close the pipes of a keeper that has ended."""
         self.keeper.stdin.close()
         self.keeper.stdout.close()
 

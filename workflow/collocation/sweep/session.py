@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -52,6 +52,29 @@ def supervise(
         pass
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have the first signal that ends a process raise KeyboardInterrupt, and ignore later ones.
+
+    One that was ignored before stays so: `nohup` means it.
+    """
+    before = {number: signal.getsignal(number) for number in END_SIGNALS}
+    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def interrupt(*_) -> None:
+        for number in heeded:
+            signal.signal(number, lambda *_: None)
+        raise KeyboardInterrupt
+
+    for number in heeded:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number] or signal.SIG_DFL)  # None: not from Python
+
+
 class Session:
     """The supervisors of some devices; None stands for the CPU.
 
@@ -65,8 +88,9 @@ class Session:
         self._reports: dict[str, Connection] = {}
         self._supervisors: dict[str, BaseProcess] = {}
 
+    @_interruptible()
     def work(self, show: Show) -> None:
-        """Work off the sweep: until no run is left that nobody has, or a signal.
+        """Work off the sweep until no run is left that nobody has. A signal is KeyboardInterrupt.
 
         show: gets all runs, and what supervisors wait for, about once a second. Whatever ends this,
         nothing that was started is left.

@@ -13,21 +13,24 @@ import psutil
 from workflow.collocation.gpu import Device, nvml_subprocess
 from workflow.collocation.gpu.cores import keep_to_share, plan_cores, topology, usable
 from workflow.collocation.gpu.lock import device_lock
-from workflow.collocation.member.failures import says_server_fault
 from workflow.collocation.process_lifetime import tree_pids
+from workflow.collocation.run.task import free_ports
 from workflow.collocation.sharing import mps_daemon
 from workflow.collocation.sharing.evidence import NO_DAEMON, PIPE_FOLDER, NotInForce, require_free
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.admission import Admission, Gain, recent_activity
 from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, Claim, Sweep
 from workflow.collocation.sweep.mps_watch import MpsWatch
-from workflow.collocation.sweep.record import Attempt, End, conclude, timestamp
+from workflow.collocation.sweep.record import Attempt, End, Outcome, conclude, timestamp
 from workflow.collocation.sweep.running import Running, start_run
 
 POLL_S, SAMPLE_S = 0.5, 2.0
+APART_S = 1.1  # between starts: many programs name what they write by the second
+QUICK_S, QUICK_FAILURES = 30.0, 3  # so many in a row that end so early tell of a sick device
 MOST_OF_ANY_SIZE = 8  # slots where runs are admitted by what they show
 MIB = 2**20
 MPS = "mps"
+PORTS = "MASTER_PORT", "PET_MASTER_PORT"  # of torch.distributed, and of torchrun
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,10 @@ class Supervisor:
         self.mps: MpsWatch | None = None
         self.stopping = False
         self.cuda_name = device.cuda_name() if device else ""
-        self.sampled_s = 0.0
+        self.sampled_s, self.started_s = 0.0, float("-inf")
+        self.ended: list[Claim] = []  # of runs that ended, until their records are saved
+        self.doubtful: list[Claim] = []  # of those that failed quickly, until others do well here
+        self.problem = ""
         self.admission = None if sharing.slots else Admission(sharing.method, sharing.gain)
         slots = sharing.slots or MOST_OF_ANY_SIZE
         numa = device.numa_node if device else None
@@ -78,13 +84,18 @@ class Supervisor:
         key = self.device.uuid if self.device else "cpu"
         with device_lock(key, holder, wait) as self.lock, self._shared():
             say("")
+            said = ""
             try:
                 while not self.stopping:
-                    self._start_runs()
-                    if not self.running:
+                    self.problem = ""
+                    has_to_wait = self._start_runs()
+                    if not (has_to_wait or self.running or self.ended):
                         return
                     self._wait()
                     self._sample()
+                    self._save()
+                    if self.problem != said:
+                        say(said := self.problem)
             finally:
                 self._end_runs()
 
@@ -101,25 +112,61 @@ class Supervisor:
             return
         self.mps = MpsWatch(self.device.uuid, self.sweep.folder / f"mps-{self.device.uuid}")
         try:
-            self.mps.daemon.start()
+            self.mps.start()
             yield
         finally:
             self.mps.daemon.end()
 
     # -- starts -------------------------------------------------------------------------------
 
-    def _start_runs(self) -> None:
-        if self.mps:
-            self.mps.revive()
+    def _start_runs(self) -> bool:
+        """Start what there is room for; whether more may start in a moment. Raises ValueError if
+        the device seems to be sick.
+        """
+        if self.mps and not self._mps_is_ready():
+            return True
+        if len(self.doubtful) >= QUICK_FAILURES:
+            if not self.running:
+                self._give_up()
+            return True
         total_mb = self.device and (self.device.memory_bytes or 0) / MIB
         while free := self._free_slots():
             now_s, count = time.monotonic(), len(self.running)
+            if now_s - self.started_s < APART_S:
+                return True
             if self.admission and not self.admission.admits(now_s, count, total_mb):
-                return
-            claim = self.sweep.claim_next(len(free), len(self.cores))
-            if claim is None:
-                return
-            self._start(claim, free[: claim.run.wanted])
+                return False
+            try:
+                claim = self.sweep.claim_next(len(free), len(self.cores))
+                if claim is None:
+                    return False
+                self._start(claim, free[: claim.run.wanted])
+            except OSError as error:
+                self.problem = f"no run can start: {error}"
+                return True
+        return False
+
+    def _mps_is_ready(self) -> bool:
+        """Whether the server takes runs; what keeps it from recovering is ended after a while."""
+        self.mps.revive()
+        older = [each for each in self.running if each.started_s < self.mps.fault_s]
+        if self.mps.is_ready(bool(older)):
+            return True
+        if self.mps.is_overdue:
+            for running in older:
+                running.keeper.stdin.close()
+            if not older:
+                self.mps.restart()
+        return False
+
+    def _give_up(self) -> None:
+        reason = self.doubtful[-1].run.attempts[-1].reason
+        for claim in self.doubtful:
+            claim.run.attempts[-1].retry_slots = claim.run.attempts[-1].wanted
+        raise ValueError(
+            f"{len(self.doubtful)} runs in a row failed within {QUICK_S:.0f} s, and no more are "
+            f"started; the last: {reason}"
+        )
 
     def _free_slots(self) -> list[int]:
         taken = {slot for running in self.running for slot in running.attempt.slots}
@@ -132,16 +179,19 @@ class Supervisor:
         place |= {"method": self.sharing.method, "slots": slots, "cores": cores}
         attempt = Attempt(**place, wanted=claim.run.wanted, start=timestamp())
         claim.run.attempts.append(attempt)
-        claim.write()
-        variables = self._variables(claim, cores)
+        try:
+            variables = self._variables(claim, cores)
+            claim.write()
+        except OSError:
+            claim.release()
+            raise
+        self.started_s = time.monotonic()
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
         locks = (self.lock, claim.descriptor)
         try:
             self.running.append(start_run(claim, task, self.sweep.working, locks))
         except OSError as error:  # such as a command that is too long
-            conclude(claim.run, End(error=str(error)), self.admission is not None)
-            claim.write()
-            claim.release()
+            self._conclude(claim, End(error=str(error)), self.started_s)
             return
         if len(self.running) > 1:
             for running in self.running:
@@ -158,9 +208,14 @@ class Supervisor:
         if self.mps:
             variables |= self.mps.daemon.environment
         else:
+            variables[PIPE_FOLDER] = NO_DAEMON
+        # The daemon shows one card: its clients know it by UUID, or as 0.
+        if not self.mps or self.cuda_name == "0":
             variables["CUDA_VISIBLE_DEVICES"] = self.cuda_name
             variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which the name counts
-            variables[PIPE_FOLDER] = NO_DAEMON
+        for name, port in zip(PORTS, free_ports(len(PORTS)), strict=True):
+            variables[name] = os.environ.get(name, str(port))
+        variables["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(len(cores)))
         folder = str(claim.folder)
         return variables | {RUN_VARIABLE: str(claim.run.run), FOLDER_VARIABLE: folder}
@@ -186,7 +241,9 @@ class Supervisor:
             by_pid = self.device.process_memory()
             of_runs = {}
             for running in self.running:
-                used = sum(by_pid.get(pid, 0) for pid in trees[running.keeper.pid]) / MIB
+                on_gpu = trees[running.keeper.pid] & {*by_pid}
+                running.on_gpu |= on_gpu
+                used = sum(by_pid[pid] or 0 for pid in on_gpu) / MIB
                 if used:
                     of_runs[running.claim.run.run] = used
                     peak = max(running.attempt.peak_memory_mb or 0, used)
@@ -205,7 +262,7 @@ class Supervisor:
                 self.mps is None or running.attempt.mps is not None
             )
             if running.is_seen:
-                running.claim.write()
+                running.claim.save()
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -216,19 +273,53 @@ class Supervisor:
         error = report.get("error", "")
         if not error and "code" not in report:
             error = "its keeper was killed"
-            keeper.end_descendants(self._others(running))
+            others = self._others(running)
+            keeper.end_descendants(others)
+            keeper.reap(others)
         code, number = report.get("code"), report.get("signal")
         lines, fault, first = running.tail(), False, False
         if self.mps and code != 0 and not self.stopping:
-            says_fault = any(map(says_server_fault, lines))
-            fault, first = self.mps.failed(running.started_s, says_fault)
-        stopped = not report.get("by_itself", True)
-        end = End(code, number, error, stopped, fault, first, lines)
-        conclude(running.claim.run, end, self.admission is not None)
+            fault, first = self.mps.failed(running.started_s, "\n".join(lines))
+        stopped = not report.get("by_itself", True) or self.stopping
+        left = report.get("left", [])
+        on_gpu = len(running.on_gpu & {*left})
+        end = End(code, number, error, stopped, fault, first, lines, len(left), on_gpu)
         running.close()
         self.running.remove(running)
+        self._conclude(running.claim, end, running.started_s)
         if self.admission:
             self.admission.ended(running.claim.run.run)
+
+    def _conclude(self, claim: Claim, end: End, started_s: float) -> None:
+        conclude(claim.run, end, self.admission is not None)
+        outcome = claim.run.attempts[-1].outcome
+        is_quick = time.monotonic() - started_s < QUICK_S
+        if outcome == Outcome.failed and is_quick:
+            self.doubtful.append(claim)
+            return
+        self.ended.append(claim)
+        if outcome in (Outcome.ended, Outcome.failed):
+            self._trust_device()
+
+    def _trust_device(self) -> None:
+        """Those that failed quickly did so by themselves."""
+        self.ended += self.doubtful
+        self.doubtful = []
+
+    def _save(self) -> None:
+        """Save the records of runs that ended, and try again where that failed."""
+        now_s = time.monotonic()
+        if any(now_s - running.started_s > QUICK_S for running in self.running):
+            self._trust_device()
+        for running in self.running:
+            if running.claim.problem:
+                running.claim.save()
+        for claim in [*self.ended]:
+            if claim.save():
+                claim.release()
+                self.ended.remove(claim)
+        claims = [*self.ended, *(running.claim for running in self.running)]
+        self.problem = self.problem or next((c.problem for c in claims if c.problem), "")
 
     def _others(self, running: Running) -> frozenset[int]:
         """PIDs of our children beside those that a killed keeper left to us."""
@@ -246,3 +337,5 @@ class Supervisor:
             running.keeper.stdin.close()
         while self.running:
             self._wait()
+        self._trust_device()
+        self._save()
