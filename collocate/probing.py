@@ -188,10 +188,8 @@ def _datasets(job: "Workload", config: "Config", folder: Path) -> dict[str, dict
 
 
 def answers_folder(results: Path | None) -> Path:
-    """Where answers go: the folder that was asked for, results/ in the clone, or collocate/."""
-    if results is not None or Path.cwd() == ROOT:
-        return (results or Path("results")).expanduser()
-    return project_folder()
+    """Where answers go: the folder that was asked for, or that of the project."""
+    return project_folder() if results is None else results.expanduser()
 
 
 def _new_folder(parent: Path, job: str) -> Path:
