@@ -138,6 +138,12 @@ def attempts(studio: Studio, run: int) -> list[dict]:
     return json.loads((sweep(studio) / f"{run:04}" / "run.json").read_text())["attempts"]
 
 
+@pytest.fixture
+def studio(module_studio):
+    """A studio whose path is so short that a socket's holds it."""
+    return module_studio()
+
+
 def ended(studio: Studio) -> list[int]:
     """Numbers of runs that came to their end, each as often as it did."""
     path = studio.folder / "ended.txt"
@@ -205,7 +211,7 @@ def test_a_full_disk_ends_no_run(studio):
     assert [attempts(studio, number)[-1]["outcome"] for number in (0, 1)] == ["ended"] * 2
 
 
-def test_a_run_that_leaves_its_training_behind_is_not_done(studio):
+def test_left_training(studio):
     studio.with_card()
     code, output = finished(studio, "--jobs", "1", runs=1, act="leaves")
     assert code == 1 and "that it left were ended: 1, on the GPU: 1" in output, output
