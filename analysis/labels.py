@@ -190,6 +190,13 @@ def range_of(values: Iterable[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def interval(value: float, low: float | None, high: float | None) -> str:
+    """`1.30 [1.28, 1.33]`, or the value alone if the interval is not known."""
+    if low is None or high is None or math.isnan(low):
+        return number(value)
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
 def span(estimate: Row | None) -> str:
     """An estimate with its interval or range.
 

@@ -12,7 +12,7 @@ import typer
 from collocate.app import Mistyped, app
 
 
-class RecipeMethod(StrEnum):
+class SharingMethod(StrEnum):
     """How jobs share the GPU."""
 
     separate = "separate"
@@ -36,7 +36,7 @@ def recipe(
         ),
     ],
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="copies")] = None,
-    method: Annotated[RecipeMethod | None, typer.Option(help="how they share the GPU")] = None,
+    method: Annotated[SharingMethod | None, typer.Option(help="how they share the GPU")] = None,
     cores: Annotated[int | None, typer.Option(min=1, metavar="N", help="CPUs of each job")] = None,
     memory: Annotated[
         float | None,

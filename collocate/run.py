@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,19 +13,13 @@ import typer
 from collocate import terminal
 from collocate.app import Mistyped, app
 from collocate.folders import project_folder
+from collocate.recipe import SharingMethod
 
 if TYPE_CHECKING:
     from workflow.collocation.gpu import Device
     from workflow.collocation.sweep.journal import Sweep
     from workflow.collocation.sweep.record import Run
-    from workflow.collocation.sweep.session import Session
-
-
-class RunMethod(StrEnum):
-    """How runs share a GPU."""
-
-    mps = "mps"
-    separate = "separate"
+    from workflow.collocation.sweep.session import Supervisors
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -57,7 +50,7 @@ def run(
         ),
     ] = None,
     method: Annotated[
-        RunMethod | None,
+        SharingMethod | None,
         typer.Option(show_default="mps; separate on the CPU", help="how they share a GPU"),
     ] = None,
     gpus: Annotated[
@@ -87,17 +80,17 @@ def run(
             print(f"{number:04}  {shlex.join(line)}")
         return
     devices = _devices(gpus)
-    method = method or (RunMethod.separate if devices == [None] else RunMethod.mps)
+    method = method or (SharingMethod.separate if devices == [None] else SharingMethod.mps)
     _refuse(devices, jobs, method)
     from workflow.collocation.sweep.journal import Sweep
-    from workflow.collocation.sweep.session import Session
+    from workflow.collocation.sweep.session import Supervisors
     from workflow.collocation.sweep.supervisor import Sharing
 
     sweep = Sweep(_sweep_folder(folder, lines))
     if words and lines[0] == lines[-1] and len(lines) > 1:
         terminal.complain("runs are alike: write to a place with {n} or to $COLLOCATION_FOLDER")
-    session = Session(sweep, devices, Sharing(method.value, jobs, predicted_gain))
-    _carry_out(session, sweep)
+    supervisors = Supervisors(sweep, devices, Sharing(method.value, jobs, predicted_gain))
+    _carry_out(supervisors, sweep)
 
 
 def _commands(words: list[str] | None, runs: int | None, path: Path | None) -> list[list[str]]:
@@ -134,7 +127,7 @@ def _devices(gpus: str) -> "list[Device | None]":
     return devices if gpus else devices[:1]
 
 
-def _refuse(devices: "list[Device | None]", jobs: int | None, method: RunMethod) -> None:
+def _refuse(devices: "list[Device | None]", jobs: int | None, method: SharingMethod) -> None:
     """Raise Mistyped or ValueError where these devices cannot be shared so."""
     from workflow.collocation.gpu.nvidia import mig_enabled
     from workflow.collocation.sharing.evidence import CONTROL
@@ -142,17 +135,17 @@ def _refuse(devices: "list[Device | None]", jobs: int | None, method: RunMethod)
     if devices == [None]:
         if jobs is None:
             raise Mistyped("--jobs: give a number for the CPU, which does not show what has room")
-        if method is RunMethod.mps:
+        if method is SharingMethod.mps:
             raise Mistyped("--method mps: needs a GPU; allowed: separate")
         return
-    if method is RunMethod.mps and shutil.which(CONTROL) is None:
+    if method is SharingMethod.mps and shutil.which(CONTROL) is None:
         raise ValueError(f"--method mps needs {CONTROL}, which is not on PATH")
     for device in devices:
         if jobs is None and device.memory_bytes is None:
             raise Mistyped(f"--jobs: give a number, as GPU {device.index} tells no memory")
         if mig_enabled(device):
             raise ValueError(f"GPU {device.index} is in MIG mode, in which runs cannot share it")
-        if problem := device.too_many(1 if method is RunMethod.mps else jobs or 2):
+        if problem := device.too_many(1 if method is SharingMethod.mps else jobs or 2):
             raise ValueError(problem)
 
 
@@ -177,7 +170,7 @@ def _sweep_folder(folder: Path | None, lines: list[list[str]]) -> Path:
             raise Mistyped(f"--folder: {error}") from None
 
 
-def _carry_out(session: "Session", sweep: "Sweep") -> None:
+def _carry_out(supervisors: "Supervisors", sweep: "Sweep") -> None:
     """Work off a sweep, write its table, and print a summary. Raises ValueError if runs failed."""
     from workflow.collocation.sweep import table
 
@@ -185,7 +178,7 @@ def _carry_out(session: "Session", sweep: "Sweep") -> None:
     with terminal.Progress(None) as progress:
         earlier = f": {before['ended']} runs ended well before; for new runs give --folder"
         progress.note(f"{sweep.folder}{earlier if before['ended'] else ''}")
-        told = {""}
+        noted = {""}
 
         def show(runs: "list[Run]", waits_for: str) -> None:
             number = table.counts(runs, sweep.session)
@@ -193,18 +186,18 @@ def _carry_out(session: "Session", sweep: "Sweep") -> None:
             name += f", {number['failed']} failed" if number["failed"] else ""
             progress.set_seconds_left(table.seconds_left(runs, sweep.session))
             progress(name, waits_for)
-            if waits_for not in told:
+            if waits_for not in noted:
                 progress.note(waits_for)
-            told.add(waits_for)
+            noted.add(waits_for)
 
         try:
             if before["ended"] < len(sweep.commands):
-                session.work(show)
+                supervisors.work(show)
         finally:
             path = table.write_table(sweep.folder, sweep.runs(), sweep.session)
-    for name, problem in session.problems.items():
+    for name, problem in supervisors.problems.items():
         terminal.complain(f"{name}: {problem}")
-    _summarize(sweep, path, complete=not session.problems)
+    _summarize(sweep, path, complete=not supervisors.problems)
 
 
 def _summarize(sweep: "Sweep", path: Path, complete: bool) -> None:
@@ -247,7 +240,7 @@ def predicted_gain(method: str, activity: list[tuple[float, float]]) -> float:
 
     from analysis.advice.predict import AloneActivity, predict_stp
 
-    name = "mps" if method == RunMethod.mps else "naive"
+    name = "mps" if method == SharingMethod.mps else "naive"
     jobs = [AloneActivity(*shares) for shares in activity]
     mean = AloneActivity(*np.mean(activity, axis=0).tolist())
     before = predict_stp(name, jobs).stp if len(jobs) > 1 else 1.0

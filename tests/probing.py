@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.studio import workload
 from workflow.collocation.gpu import find_devices
-from workflow.collocation.record.probe import Group, JobSet
+from workflow.collocation.record.probe import JobSet, SetGroup
 from workflow.collocation.run.visit import ProbeTask, run_probe
 from workflow.collocation.study.cell import ImplementationSpec
 from workflow.collocation.study.definition import Sampling
@@ -37,7 +37,7 @@ def main(folder: Path, asked: dict) -> None:
         telemetry=Sampling(),
     )
     groups = [
-        Group([JobSet(n=n, method=method) for n, method in sets], with_lone)
+        SetGroup([JobSet(n=n, method=method) for n, method in sets], with_lone)
         for with_lone, *sets in asked["groups"]
     ]
     record = run_probe(task, lambda name, state: None, lambda reading: groups)

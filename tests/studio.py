@@ -287,6 +287,10 @@ class Studio:
         if not self.cold:
             self._forked.append(warm.start(command[2:], self.folder, log, log, environment))
             return Running(self._forked[-1], log)
+        return self.spawn(command, log, environment)
+
+    def spawn(self, command: list[str], log: Path, environment: dict[str, str]) -> Running:
+        """A command in a session of its own, with its output in `log`."""
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from bench.answers import scores, starts
 from bench.answers.report import markdown
-from bench.answers.starts import Failed, Job, ask, true_rate
+from bench.answers.starts import Failed, ScriptJob, ask, true_rate
 from workflow.collocation.study.definition import check_duration, parse_seconds
 
 FOLDER = Path(__file__).parent / "jobs"
 JOBS = {
-    name: Job([f"{name}.py"])
+    name: ScriptJob([f"{name}.py"])
     for name in (
         "lora_gpt2",
         "cnn_validation",
@@ -38,7 +38,10 @@ JOBS = {
         "unet_diffusion",
     )
 }
-JOBS |= {"fixed_steps": Job(["fixed_steps.py"], ends=True), "textclass": Job(["-m", "textclass"])}
+JOBS |= {
+    "fixed_steps": ScriptJob(["fixed_steps.py"], ends=True),
+    "textclass": ScriptJob(["-m", "textclass"]),
+}
 BUDGET, SET_S, LONE_S, GRID_S = "3m", 60.0, 20.0, 20.0
 GRID = [(jobs, method) for jobs in (2, 4, 6, 8) for method in ("naive", "mps")]
 RECIPE_METHODS = {"naive": "separate", "mps": "mps"}

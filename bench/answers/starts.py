@@ -37,7 +37,7 @@ class Failed(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Job:
+class ScriptJob:
     """A script of jobs/.
 
     words: after `python`. ends: whether it ends by itself, so that whole runs are its rate.
@@ -48,7 +48,12 @@ class Job:
 
 
 def ask(
-    job: Job, folder: Path, results: Path, budget_s: float, max_jobs: int, settings: Sequence[str]
+    job: ScriptJob,
+    folder: Path,
+    results: Path,
+    budget_s: float,
+    max_jobs: int,
+    settings: Sequence[str],
 ) -> tuple[dict, Path, float]:
     """Run `collocate advise` in the job's folder: its answer, advice.json, and its wall seconds.
 
@@ -65,7 +70,9 @@ def ask(
     return advice, path, wall_s
 
 
-def true_rate(recipe: Sequence[str], copies: int, job: Job, folder: Path, seconds: float) -> float:
+def true_rate(
+    recipe: Sequence[str], copies: int, job: ScriptJob, folder: Path, seconds: float
+) -> float:
     """Start copies of a job by `collocate recipe`, and read the rate of all by their own clocks.
 
     recipe: words after `collocate recipe`. seconds: that count, once all copies step; a job that

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from bench.answers import __main__ as answers  # noqa: E402
 from bench.answers import report, scores, starts  # noqa: E402
-from bench.answers.starts import Failed, Job  # noqa: E402
+from bench.answers.starts import Failed, ScriptJob  # noqa: E402
 
 SECOND = 10**9
 
@@ -156,9 +156,9 @@ while step < LAST:
     tick()
 """
 JOBS = {
-    "steady": Job(["steady.py"]),
-    "ends": Job(["ends.py"], ends=True),
-    "fails": Job(["fails.py"]),
+    "steady": ScriptJob(["steady.py"]),
+    "ends": ScriptJob(["ends.py"], ends=True),
+    "fails": ScriptJob(["fails.py"]),
 }
 
 

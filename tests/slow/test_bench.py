@@ -109,6 +109,6 @@ def test_the_samplers_of_two_checkouts_in_turns(tmp_path, monkeypatch, capsys):
     short = ["--seconds", "1", "--rounds", "1", "--readings", "3", "--members", "2"]
     with machine.installed(tmp_path / "machine"):
         assert sampling.main([str(ROOT), str(ROOT), *short]) == 0
-    found = capsys.readouterr().out
-    assert found.startswith("2 members on NVIDIA H200")
-    assert "nvmlDeviceGetUtilizationRates: 3 calls" in found
+    printed = capsys.readouterr().out
+    assert printed.startswith("2 members on NVIDIA H200")
+    assert "nvmlDeviceGetUtilizationRates: 3 calls" in printed

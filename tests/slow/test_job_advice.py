@@ -27,7 +27,7 @@ from collocate.app import main
 from tests.fakes import machine
 from tests.studio import until, workload
 from workflow.collocation import gpu
-from workflow.collocation.record.cycles import Progress
+from workflow.collocation.record.cycles import StepBlocks
 from workflow.collocation.record.probe import LoneReading, ProbeRecord
 from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.record.values import Telemetry, WindowTelemetry
@@ -158,8 +158,8 @@ def test_sets_that_take_turns_fit_on_the_card_with_the_lone_copy(of, sets, fits)
     ],
 )
 def test_sets_without_room_beside_the_lone_copy_come_last(memory_gb, groups):
-    found = answer.groups_to_start(job(memory_gb=memory_gb), LADDER, asked())
-    assert [(g.with_lone, [each.name for each in g.sets]) for g in found] == groups
+    started = answer.groups_to_start(job(memory_gb=memory_gb), LADDER, asked())
+    assert [(group.with_lone, [each.name for each in group.sets]) for group in started] == groups
 
 
 BOTH = [measured(2, "mps", 1.9, 1.1, gb=20), measured(4, "mps", 3.0, 1.4, gb=40)]
@@ -202,14 +202,14 @@ def record(**changes) -> ProbeRecord:
 def decision(sets=(), shares=SHARES, bounds=None, flags=(), cycle_s=None, notes=(), **changes):
     """What is told of one job with these shares, after a probe that measured these sets."""
     question, lone = asked(**bounds or {}), job(shares=shares, flags=flags)
-    steady = Progress(np.ones(8), np.ones(8) / 9, pauses=False)
+    steady = StepBlocks(np.ones(8), np.ones(8) / 9, pauses=False)
     alone = Alone(Estimate(9.0, 8.0, 10.0), None, cycle_s, (), steady, notes=notes)
     predicted = answer.predicted_sets(lone, question)
     return Decision(question, lone, predicted, sets, record(**changes), alone)
 
 
 @pytest.mark.parametrize(
-    ("told", "verdict", "jobs"),
+    ("decided", "verdict", "jobs"),
     [
         (decision([measured(4, "mps", 3.0, 1.4)]), r"Run 4 under MPS: 3\.00 .* 1\.40 times as", 4),
         (decision([measured(2, "naive", 1.3, 1.6, low=0.9)]), "Undecided: 2 as separate", 1),
@@ -234,13 +234,13 @@ def decision(sets=(), shares=SHARES, bounds=None, flags=(), cycle_s=None, notes=
         (decision(problem="member 3: failed"), "Undecided: copies of it do not run together", 1),
     ],
 )
-def test_the_verdict_says_what_is_known(told, verdict, jobs):
-    assert re.match(verdict, told.verdict()), told.verdict()
-    assert told.as_json()["jobs"] == jobs
+def test_the_verdict_says_what_is_known(decided, verdict, jobs):
+    assert re.match(verdict, decided.verdict()), decided.verdict()
+    assert decided.as_json()["jobs"] == jobs
 
 
 @pytest.mark.parametrize(
-    ("told", "note"),
+    ("decided", "note"),
     [
         (decision(shares=SHARES | {"gract": 0.3}), "^Rewrite first: .* 70%"),
         (decision([measured(2, "mps", 1.5, 1.3, flags=("halves_differ",))]), "together: .*20 %"),
@@ -256,8 +256,8 @@ def test_the_verdict_says_what_is_known(told, verdict, jobs):
         ),
     ],
 )
-def test_what_to_know_before_a_verdict_is_believed(told, note):
-    assert any(re.search(note, each) for each in told.notes()), told.notes()
+def test_what_to_know_before_a_verdict_is_believed(decided, note):
+    assert any(re.search(note, each) for each in decided.notes()), decided.notes()
 
 
 def test_other_predictions_follow_from_the_set_that_was_measured():
@@ -410,22 +410,24 @@ def test_a_script_that_pauses_is_advised_on_the_cpu(studio, capsys):
 
     code, out, err = advise(studio, "--json", *words)
     assert code == 0, err
-    told = json.loads(out)
-    [measured_set] = told["measured"]
-    assert 30 < told["alone"]["rate"] < 36  # 50 steps in 1.5 s, and some work
-    assert 1.8 < measured_set["stp"][0] <= 2.0 and told["jobs"] == 2
-    assert any("pauses every 1." in note for note in told["notes"])
-    assert told["alone"]["optimizer"] in ("SGD", None)
-    assert told["run"][-2:] == ["--password", "***"] and told["asked"].endswith("--password ***")
-    assert told["card"] == "CPU" and not told["predicted"]
-    assert told["seconds"]["counted"] > told["seconds"]["wall"] / 2
+    content = json.loads(out)
+    [measured_set] = content["measured"]
+    assert 30 < content["alone"]["rate"] < 36  # 50 steps in 1.5 s, and some work
+    assert 1.8 < measured_set["stp"][0] <= 2.0 and content["jobs"] == 2
+    assert any("pauses every 1." in note for note in content["notes"])
+    assert content["alone"]["optimizer"] in ("SGD", None)
+    assert content["run"][-2:] == ["--password", "***"] and content["asked"].endswith(
+        "--password ***"
+    )
+    assert content["card"] == "CPU" and not content["predicted"]
+    assert content["seconds"]["counted"] > content["seconds"]["wall"] / 2
 
     *_, folder = [path.parent for path in probes(studio)]
     files = [path for path in studio.folder.rglob("*") if path.is_file()]
     holding = [path for path in files if phrase.encode() in path.read_bytes()]
     assert {path.name for path in holding} == {"command.json"}
     advice = folder / "advice.json"
-    assert json.loads(advice.read_text()) == told
+    assert json.loads(advice.read_text()) == content
     private = [advice, folder / "probe.json", *holding]
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
     capsys.readouterr()
@@ -446,15 +448,15 @@ def test_two_jobs_are_advised_together(studio):
     words = ["--", "python", "quick.py", "---", "python", "slow.py"]
     code, out, err = advise(studio, "--json", "--set", "gpu=cpu", *words)
     assert code == 0, err
-    told = json.loads(out)
-    quick, slow = (alone["rate"][0] for alone in told["alone"])
+    content = json.loads(out)
+    quick, slow = (alone["rate"][0] for alone in content["alone"])
     assert 3 < quick / slow < 5
-    [together] = told["together"]
+    [together] = content["together"]
     assert together["method"] == "naive" and 1.7 < together["stp"][0] <= 2
     assert all(0.8 < slowdown[0] < 1.3 for slowdown in together["slowdowns"])
     assert 0.4 < together["time"] < 0.7
-    assert re.match("Run both as separate processes", told["verdict"])
-    assert len(told["asked"]) == 2
+    assert re.match("Run both as separate processes", content["verdict"])
+    assert len(content["asked"]) == 2
     code, out, err = advise(studio, "--", "python", "quick.py", "---")
     assert code == 2 and err.count("\n") == 1 and "---" in err
 
@@ -491,15 +493,15 @@ def test_sets_under_mps_are_predicted_and_measured_within_bounds(begun):
     for name in ("separate", "under MPS"):
         assert re.search(rf"^  {name}( +\d\.\d\d){{7}}$", out, re.M)
     [file] = studio.folder.glob("results/*/advice.json")
-    told = json.loads(file.read_text())
-    predicted = {(each["jobs"], each["method"]): each["stp"] for each in told["predicted"]}
-    sets = {(each["jobs"], each["method"]): each for each in told["measured"]}
+    content = json.loads(file.read_text())
+    predicted = {(each["jobs"], each["method"]): each["stp"] for each in content["predicted"]}
+    sets = {(each["jobs"], each["method"]): each for each in content["measured"]}
     assert len(sets) == 2 and {method for _, method in sets} == {"mps"}
     slow = {key: key[0] / stp for key, stp in predicted.items()}
     assert all(slow[key] <= 1.15 for key in sets) and max(slow.values()) > 1.15
     assert all(each["memory_gb"] and each["joules"] for each in sets.values())
-    advised = sets.get((told["jobs"], told["method"]))
-    assert advised["slowdown"][0] <= 1.15 if advised else told["jobs"] == 1
+    advised = sets.get((content["jobs"], content["method"]))
+    assert advised["slowdown"][0] <= 1.15 if advised else content["jobs"] == 1
     probe = json.loads(file.with_name("probe.json").read_text())
     assert all(proof["verified"] is not False for proof in probe["evidence"].values())
     code, out, err = advise(studio, *words, "--no-measure")

@@ -18,12 +18,21 @@ from collocate.terminal import Progress
 from tests.studio import REPOSITORY
 from workflow.collocation.gpu.lock import LockHeld, folder_lock
 from workflow.collocation.study.errors import NotInForce
+from workflow.collocation.study.redaction import write_private
 from workflow.collocation.sweep import journal, table
 from workflow.collocation.sweep.admission import SETTLE_S, Admission
 from workflow.collocation.sweep.commands import listed, missing_program, numbered
-from workflow.collocation.sweep.journal import Claim, Sweep, find_or_make, open_or_make
+from workflow.collocation.sweep.journal import RunClaim, Sweep, find_or_make, open_or_make
 from workflow.collocation.sweep.mps_watch import FAULT_S, PROOF_S, MpsWatch
-from workflow.collocation.sweep.record import ALL_SLOTS, Attempt, End, Outcome, Run, State, conclude
+from workflow.collocation.sweep.record import (
+    ALL_SLOTS,
+    End,
+    Outcome,
+    Run,
+    RunAttempt,
+    State,
+    conclude,
+)
 
 # -- commands --------------------------------------------------------------------------------------
 
@@ -161,15 +170,15 @@ def sweep_of(tmp_path: Path, count: int = 4) -> Path:
     return find_or_make(tmp_path, COMMANDS[:count], tmp_path)
 
 
-def begin(claim: Claim, sweep: Sweep, shared: bool = False, host: str = "here") -> None:
+def begin(claim: RunClaim, sweep: Sweep, shared: bool = False, host: str = "here") -> None:
     """Start an attempt, without a process."""
     place = {"session": sweep.session, "host": host, "gpu": "cpu", "method": "mps"}
     place |= {"slots": [0], "cores": [0], "wanted": claim.run.wanted, "shared": shared}
-    claim.run.attempts.append(Attempt(**place, start="2026-01-01T00:00:00+00:00"))
+    claim.run.attempts.append(RunAttempt(**place, start="2026-01-01T00:00:00+00:00"))
     claim.write()
 
 
-def finish(claim: Claim, end: End) -> None:
+def finish(claim: RunClaim, end: End) -> None:
     conclude(claim.run, end, any_size=False)
     claim.write()
     claim.release()
@@ -230,7 +239,7 @@ def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatc
 
     with monkeypatch.context() as failing:
         failing.setattr(journal, "read_json", fail)
-        failing.setattr(journal, "write_text", fail)
+        failing.setattr(journal, "write_private", fail)
         assert sweep.runs() == before
         assert not claim.save() and "stale file handle" in claim.problem
         with pytest.raises(OSError, match="stale"):
@@ -282,7 +291,7 @@ ENDS = [
 def test_what_follows_from_an_end(ends, outcome, slots):
     run = Run(0, ["x"])
     for end, shared in ends:
-        run.attempts.append(Attempt(**PLACE, wanted=run.wanted, shared=shared))
+        run.attempts.append(RunAttempt(**PLACE, wanted=run.wanted, shared=shared))
         conclude(run, end, any_size=False)
     newest = run.attempts[-1]
     assert (newest.outcome, newest.retry_slots) == (outcome, slots)
@@ -406,7 +415,7 @@ def test_each_run_ends_well_once_whatever_comes_in_between(tmp_path_factory, ste
     folder, chance = sweep_of(tmp_path_factory.mktemp("sweep")), random.Random(seed)
     watcher = Sweep(folder)  # so that the session lasts
     crew = [Sweep(folder) for _ in range(3)]
-    claims: list[list[Claim]] = [[], [], []]
+    claims: list[list[RunClaim]] = [[], [], []]
     ended: list[int] = []
     ends = {"fail": End(code=1), "memory": End(code=1, lines=MEMORY), "fault": End(**FAULT)}
 
@@ -511,8 +520,8 @@ def test_the_gain_that_is_predicted_falls_with_the_number_of_runs(method):
 
 def test_seconds_left_follow_from_runs_that_ended(tmp_path):
     begun = {**PLACE, "start": "2026-01-01T00:00:00+00:00"}
-    done = Attempt(**begun, end="2026-01-01T01:00:00+00:00", outcome="ended")
-    runs = [Run(0, ["x"], [done]), Run(1, ["x"], [Attempt(**begun)]), Run(2, ["x"])]
+    done = RunAttempt(**begun, end="2026-01-01T01:00:00+00:00", outcome="ended")
+    runs = [Run(0, ["x"], [done]), Run(1, ["x"], [RunAttempt(**begun)]), Run(2, ["x"])]
     assert table.seconds_left(runs, 1) == 1.5 * 3600
     assert table.seconds_left(runs[1:], 1) is None
     path = table.write_table(tmp_path, runs, 1)
@@ -534,8 +543,8 @@ def test_the_live_line_says_how_long_it_takes(monkeypatch, capsys, seconds, word
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "runs.csv"
-    journal.write_text(path, "old")
+    write_private(path, "old", durable=True)
     with pytest.raises(UnicodeEncodeError):
-        journal.write_text(path, "new \ud800")
+        write_private(path, "new \ud800", durable=True)
     assert [each.name for each in tmp_path.iterdir()] == ["runs.csv"]
     assert path.read_text() == "old" and path.stat().st_mode & 0o077 == 0

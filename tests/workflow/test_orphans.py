@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -68,17 +67,8 @@ def left(studio: Studio) -> list[psutil.Process]:
 @contextlib.contextmanager
 def started(studio: Studio, command: str, **environment: str):
     log = studio.folder / f"{command}.txt"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            COMMANDS[command](studio),
-            cwd=studio.folder,
-            env=studio.environment(**environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    running = Running(process, log)
+    running = studio.spawn(COMMANDS[command](studio), log, studio.environment(**environment))
+    process = running.process
     try:
         yield running
         # While it cleans up it may look for who waits: a zombie parent is a parent still.

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.fakes import machine
-from tests.studio import PATIENCE, Running, Studio, until
+from tests.studio import PATIENCE, Studio, until
 
 GONE_S = 60
 # A run tells of itself, joins the card if there is one, and acts as its first argument says.
@@ -89,17 +89,8 @@ def started(
     device = [] if studio.card else ["--gpus", "cpu"]
     command = [sys.executable, "-m", "collocate", "run", *device, *options, "--runs", str(runs)]
     log = studio.folder / f"output-{len([*studio.folder.glob('output-*')])}.txt"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--", sys.executable, "run.py", act, "{n}"],
-            cwd=studio.folder,
-            env=studio.environment(**environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    running = Running(process, log)
+    command += ["--", sys.executable, "run.py", act, "{n}"]
+    running = studio.spawn(command, log, studio.environment(**environment))
     try:
         yield running
         running.end()
@@ -116,7 +107,7 @@ def started(
     finally:
         if not leaves:
             studio.kill_all()
-        process.wait(PATIENCE)
+        running.process.wait(PATIENCE)
 
 
 def finished(studio: Studio, *options: str, **given) -> tuple[int, str]:

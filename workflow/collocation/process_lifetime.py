@@ -40,6 +40,30 @@ def end_with_starter() -> None:
         end_with_parent(int(parent))
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have the first signal that ends a process raise KeyboardInterrupt, and ignore later ones.
+
+    What then ends is bounded in time and must not be disturbed. A signal that was ignored before
+    stays so: `nohup` means it.
+    """
+    before = {number: signal.getsignal(number) for number in END_SIGNALS}
+    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def interrupt(*_) -> None:
+        for number in heeded:
+            signal.signal(number, lambda *_: None)
+        raise KeyboardInterrupt
+
+    for number in heeded:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number] or signal.SIG_DFL)  # None: not from Python
+
+
 def is_running(process: psutil.Process) -> bool:
     """Whether a process runs; a zombie does not, which a container may never reap."""
     with suppress(psutil.NoSuchProcess):

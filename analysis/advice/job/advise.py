@@ -16,7 +16,7 @@ from analysis.advice.job.numbers import Alone, Estimate, alone_numbers, step_end
 from analysis.advice.job.request import COMMAND_FILE, Request
 from analysis.advice.predict import AloneActivity, predict_rescaled
 from analysis.estimates.records import flags
-from workflow.collocation.record.probe import Group, LoneReading, ProbeRecord
+from workflow.collocation.record.probe import LoneReading, ProbeRecord, SetGroup
 from workflow.collocation.record.run_json import GpuRecord
 from workflow.collocation.study.redaction import redacted, redacted_words, write_private
 
@@ -43,7 +43,7 @@ class SetChoice:
     job: LoneJob | None = None
     sets: list[PredictedSet] = field(default_factory=list)
 
-    def __call__(self, reading: LoneReading) -> list[Group]:
+    def __call__(self, reading: LoneReading) -> list[SetGroup]:
         """Groups of sets to load at once.
 
         Raises ValueError if a prediction was asked for, and nothing can be predicted.
@@ -137,14 +137,14 @@ class Decision:
             best = max(self.measured, key=lambda measured: measured.stp.value)
             name = best.predicted.label
             if any(measured.is_within(self.request) for measured in self.measured):
-                return f"One at a time: {name} has an STP of {span(best.stp)}."
+                return f"One at a time: {name} has an STP of {labels.interval(*best.stp)}."
             return (
                 "One at a time: no set measured respects the bounds; "
-                f"{name} has a slowdown of {span(best.numbers.slowdown)}."
+                f"{name} has a slowdown of {labels.interval(*best.numbers.slowdown)}."
             )
         name = advised.predicted.label
         if not advised.is_decided:
-            return f"Undecided: {name} has an STP of {span(advised.stp)}."
+            return f"Undecided: {name} has an STP of {labels.interval(*advised.stp)}."
         slowdown = labels.number(advised.numbers.slowdown.value)
         return (
             f"Run {name}: {labels.number(advised.stp.value)} times the work of one "
@@ -289,14 +289,6 @@ class Decision:
             "flags": [*numbers.flags],
             "doubt": numbers.doubt,
         }
-
-
-def span(estimate: Estimate) -> str:
-    """`1.30 [1.28, 1.33]`, or the value alone if its interval is not known."""
-    text = labels.number(estimate.value)
-    if isnan(estimate.low):
-        return text
-    return f"{text} [{labels.number(estimate.low)}, {labels.number(estimate.high)}]"
 
 
 def needed_budget(seconds: float) -> str:

@@ -16,13 +16,19 @@ from analysis.advice.job.numbers import (
 from analysis.advice.job.request import CPU, Request
 from analysis.advice.predict import AloneActivity, Prediction, predict_stp
 from analysis.estimates.quantities import DEMAND
-from workflow.collocation.record.probe import ALONE, Group, JobSet, LoneReading, ProbeRecord
+from workflow.collocation.record.probe import (
+    ALONE,
+    MEMORY_ROOM,
+    JobSet,
+    LoneReading,
+    ProbeRecord,
+    SetGroup,
+)
 from workflow.collocation.record.run_json import GpuRecord
 
 METHODS = tuple(DEMAND)  # that can be predicted
 SIMPLER = 0.97  # of the throughput under MPS: separate processes, which need no daemon, are chosen
 RIVAL = 0.85  # of the chosen set's throughput: near enough to be measured beside it
-ROOM = 0.95  # of the card's memory
 WAITS = 0.5  # GRACT alone below which a job waits for its host for most of the time
 GB = 1e9
 
@@ -141,7 +147,7 @@ def lone_job(
 
 def predicted_sets(job: LoneJob, request: Request) -> list[PredictedSet]:
     """All sets that memory has room for: from 2 jobs to the most allowed, by each method."""
-    room_gb = min(ROOM * job.card_gb or inf, request.max_memory_gb)
+    room_gb = min(MEMORY_ROOM * job.card_gb or inf, request.max_memory_gb)
     methods = [method for method in METHODS if method in job.methods]
     alone = None
     if {"gract", "smact"} <= job.shares.keys():
@@ -188,7 +194,7 @@ def rival_of(
     return max(by_same_method, key=lambda option: (option.stp, -option.n), default=None)
 
 
-def groups_to_start(job: LoneJob, sets: Sequence[PredictedSet], request: Request) -> list[Group]:
+def groups_to_start(job: LoneJob, sets: Sequence[PredictedSet], request: Request) -> list[SetGroup]:
     """The sets to measure, in groups that are loaded at once: the chosen set, and its rival.
 
     Those beside which the lone copy has no room come last, because it ends for them.
@@ -199,9 +205,9 @@ def groups_to_start(job: LoneJob, sets: Sequence[PredictedSet], request: Request
     rival = rival_of(chosen, sets, request)
     both = [chosen, rival] if rival else [chosen]
     if fit_with_lone(job, both):
-        return [Group([option.job_set for option in both])]
+        return [SetGroup([option.job_set for option in both])]
     groups = [
-        Group([option.job_set], fit_with_lone(job, [option]), is_needed=option is chosen)
+        SetGroup([option.job_set], fit_with_lone(job, [option]), is_needed=option is chosen)
         for option in both
     ]
     return sorted(groups, key=lambda group: not group.with_lone)
@@ -216,7 +222,7 @@ def fit_with_lone(job: LoneJob, sets: Sequence[PredictedSet]) -> bool:
     for option in sets:
         most_jobs[option.method] = max(option.n, most_jobs.get(option.method, 0))
     loaded = sum(most_jobs.values())
-    return job.idle_gb + loaded * job.memory_gb <= (ROOM * job.card_gb or inf)
+    return job.idle_gb + loaded * job.memory_gb <= (MEMORY_ROOM * job.card_gb or inf)
 
 
 def set_measurements(

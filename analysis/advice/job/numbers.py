@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from scipy.special import stdtrit
 
 from analysis.estimates.intervals import CONFIDENCE
-from workflow.collocation.record.cycles import LEAST_CYCLES, Progress, progress_in
+from workflow.collocation.record.cycles import LEAST_CYCLES, StepBlocks, progress_in
 from workflow.collocation.record.probe import (
     AGREE,
     DROP_S,
@@ -82,7 +82,7 @@ class Alone:
     in_turns: float | None
     cycle_s: float | None
     flags: tuple[str, ...]
-    progress: Progress
+    progress: StepBlocks
     start_share: float | None = None
     slices: np.ndarray | None = None
     notes: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ def _start_share(record: ProbeRecord, ends: StepEnds, member: int) -> float | No
     return until_first_ns / runs_ns if runs_ns else None
 
 
-def _baseline(parts: Sequence[Progress], slices: np.ndarray | None) -> dict:
+def _baseline(parts: Sequence[StepBlocks], slices: np.ndarray | None) -> dict:
     """Fields of Alone: what sets are compared to, and what to say about it.
 
     parts: the job by itself, before the sets and perhaps after them. slices: in turns with sets.
@@ -221,7 +221,7 @@ def _from_turns(
 
 
 def _from_windows(
-    progress: Sequence[Progress], alone: Sequence[Alone]
+    progress: Sequence[StepBlocks], alone: Sequence[Alone]
 ) -> tuple[Estimate, Estimate, tuple[Estimate, ...]]:
     """Rate, STP and slowdowns. progress: of each member in the window."""
     baselines = [each.progress for each in alone]
@@ -277,7 +277,7 @@ def _overlap(window: Window, other: Window) -> bool:
     return window.start_ns < other.end_ns and other.start_ns < window.end_ns
 
 
-def _progress(window: Window, member: int, ends: StepEnds) -> Progress:
+def _progress(window: Window, member: int, ends: StepEnds) -> StepBlocks:
     return progress_in(_steps(ends, member), *window.ends)
 
 
@@ -291,11 +291,11 @@ def _slices(window: Window, member: int, ends: StepEnds) -> np.ndarray:
     return np.array(rate.slices)
 
 
-def _joined(parts: Sequence[Progress]) -> Progress:
+def _joined(parts: Sequence[StepBlocks]) -> StepBlocks:
     """All cycles of several windows."""
     steps = np.concatenate([part.steps for part in parts] or [np.empty(0)])
     seconds = np.concatenate([part.seconds for part in parts] or [np.empty(0)])
-    return Progress(steps, seconds, any(part.pauses for part in parts))
+    return StepBlocks(steps, seconds, any(part.pauses for part in parts))
 
 
 def _agree(rates: Sequence[float]) -> bool:

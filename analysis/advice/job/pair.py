@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
 from analysis import labels
 from analysis.advice import NEAR
-from analysis.advice.job.advise import ADVICE_FILE, as_list, needed_budget, span
+from analysis.advice.job.advise import ADVICE_FILE, as_list, needed_budget
+from analysis.advice.job.answer import SIMPLER
 from analysis.advice.job.numbers import (
     Alone,
     StepEnds,
@@ -21,7 +23,6 @@ from workflow.collocation.record.probe import ProbeRecord
 from workflow.collocation.study.redaction import redacted, write_private
 
 JOBS = 2
-SIMPLER = 0.97  # of the gain under MPS: separate processes, which need no daemon, are chosen
 
 
 def advice_on_pair(requests: Sequence[Request], record: ProbeRecord, folder: Path) -> dict:
@@ -53,7 +54,7 @@ def advice_on_pair(requests: Sequence[Request], record: ProbeRecord, folder: Pat
                 "method": method,
                 "stp": as_list(numbers.stp),
                 "slowdowns": [as_list(slowdown) for slowdown in numbers.slowdowns],
-                "time": time_of_equal_runs(numbers),
+                "time": None if isnan(numbers.stp.value) else time_of_equal_runs(numbers),
                 "flags": [*numbers.flags],
                 "doubt": numbers.doubt,
             }
@@ -99,10 +100,11 @@ def _verdict(
     name = labels.method_phrase(method)
     if best.doubt:
         return f"Undecided {name}: {best.doubt}."
+    gain = labels.interval(*best.stp)
     if best.stp.low <= 1 <= best.stp.high:
-        return f"Undecided: {name} both do {span(best.stp)} times the work of one at a time."
+        return f"Undecided: {name} both do {gain} times the work of one at a time."
     if NEAR * best.stp.value <= 1:
-        return f"One after the other: {name} both do {span(best.stp)} times the work."
+        return f"One after the other: {name} both do {gain} times the work."
     slowdowns = [labels.number(slowdown.value) for slowdown in best.slowdowns]
     return (
         f"Run both {name}: {labels.number(best.stp.value)} times the work of one at a time. "

@@ -46,9 +46,9 @@ def _pair(advice: Mapping, table: Callable[[Rows], str]) -> str:
     for number, alone in enumerate(advice["alone"]):
         counted = f", steps of {alone['optimizer']}" if alone["optimizer"] else ""
         jobs[number] += counted
-        slowed = [_interval(each["slowdowns"][number]) for each in advice["together"]]
+        slowed = [labels.interval(*each["slowdowns"][number]) for each in advice["together"]]
         rows.append([str(number + 1), f"{_value(alone['rate'])} {alone['unit']}", *slowed])
-    rows.append(["STP", "", *(_interval(each["stp"]) for each in advice["together"])])
+    rows.append(["STP", "", *(labels.interval(*each["stp"]) for each in advice["together"])])
     question = "\n".join([*jobs, _where(advice)])
     parts = [advice["verdict"], *advice["notes"], question, table(rows)]
     if advice["together"]:
@@ -77,7 +77,10 @@ def _measured(advice: Mapping, with_all_intervals: bool) -> Rows:
     unit = alone["unit"]
     rows = [["", unit, "STP", "slowdown", "GB", f"J/{unit.split('/')[0].removesuffix('s')}"]]
     costs = [_number(alone["memory_gb"]), _number(alone["joules"])]
-    value = _interval if with_all_intervals else _value
+
+    def value(numbers: Sequence[float | None]) -> str:
+        return labels.interval(*numbers) if with_all_intervals else _value(numbers)
+
     rows.append(["one alone", value(alone["interval"]), "", "", *costs])
     if alone["beside_rate"]:
         rows.append(["one, in turns", labels.number(alone["beside_rate"]), "", "", "", ""])
@@ -86,7 +89,7 @@ def _measured(advice: Mapping, with_all_intervals: bool) -> Rows:
             [
                 f"{measured['jobs']} {METHODS[measured['method']]}",
                 value(measured["rate"]),
-                _interval(measured["stp"]),
+                labels.interval(*measured["stp"]),
                 value(measured["slowdown"]),
                 _number(measured["memory_gb"]),
                 _number(measured["joules"]),
@@ -141,15 +144,6 @@ def _number(number: float | None) -> str:
 def _value(interval: Sequence[float | None]) -> str:
     """`2.94` of `[2.94, 2.62, 3.29]`; a dash for a number that is not known."""
     return labels.number(interval[0])
-
-
-def _interval(interval: Sequence[float | None]) -> str:
-    """`2.94 [2.62, 3.29]`, or the first number alone if the interval is not known."""
-    mean, low, high = interval
-    text = labels.number(mean)
-    if low is None or high is None:
-        return text
-    return f"{text} [{labels.number(low)}, {labels.number(high)}]"
 
 
 def _columns(rows: Rows) -> str:

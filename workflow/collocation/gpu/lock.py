@@ -20,8 +20,12 @@ class LockHeld(RuntimeError):
     """Another process holds the lock of `path`; holder: what it wrote of itself."""
 
     def __init__(self, path: Path, holder: dict):
-        name = ", ".join(f"{key} {value}" for key, value in holder.items()) or "an unnamed process"
-        super().__init__(f"{path} is in use by {name}")
+        super().__init__(f"{path} is in use by {holder_text(holder) or 'an unnamed process'}")
+
+
+def holder_text(holder: dict) -> str:
+    """What the holder of a lock wrote of itself, in words; empty if nothing is known."""
+    return ", ".join(f"{key} {value}" for key, value in holder.items() if value)
 
 
 def lock_folder() -> Path:

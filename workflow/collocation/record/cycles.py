@@ -17,7 +17,7 @@ LEAST_CYCLES = 3  # for an interval
 BLOCKS = 8  # of a steady job
 
 
-class Progress(NamedTuple):
+class StepBlocks(NamedTuple):
     """Whole cycles or blocks, in order.
 
     steps, seconds: float [n], of each. pauses: whether the job pauses, so that they are cycles.
@@ -55,7 +55,7 @@ def cycle_ends(end_ns: np.ndarray) -> np.ndarray:
     gaps = np.diff(end_ns)
     if not len(gaps):
         return np.empty(0, int)
-    least = max(PAUSE_S * 1e9, PAUSE_STEPS * np.median(gaps))
+    least = _longest_step_ns(gaps)
     pauses = gaps[gaps > least]
     while pauses.sum() > IGNORED * gaps.sum():
         longest = pauses >= LIKE_LONGEST * pauses.max()
@@ -66,7 +66,7 @@ def cycle_ends(end_ns: np.ndarray) -> np.ndarray:
     return np.empty(0, int)
 
 
-def progress_in(end_ns: np.ndarray, start_ns: int, stop_ns: int) -> Progress:
+def progress_in(end_ns: np.ndarray, start_ns: int, stop_ns: int) -> StepBlocks:
     """Whole cycles, or blocks, of the steps that ended in [start_ns, stop_ns); it may have none.
 
     end_ns: int64 [steps], when each step of the job ended.
@@ -79,11 +79,15 @@ def progress_in(end_ns: np.ndarray, start_ns: int, stop_ns: int) -> Progress:
         pauses = len(inside) > 1 and _pauses_at_end(inside, stop_ns)
         count = 0 if pauses else min(BLOCKS, len(inside) - 1)
         edges = np.linspace(0, len(inside) - 1, count + 1).astype(int) if count > 0 else edges
-    return Progress(np.diff(edges).astype(float), np.diff(inside[edges]) / 1e9, pauses)
+    return StepBlocks(np.diff(edges).astype(float), np.diff(inside[edges]) / 1e9, pauses)
 
 
 def _pauses_at_end(end_ns: np.ndarray, stop_ns: int) -> bool:
-    gaps = np.diff(end_ns)
     rest_ns = stop_ns - end_ns[-1]
-    is_pause = rest_ns > max(PAUSE_S * 1e9, PAUSE_STEPS * np.median(gaps))
+    is_pause = rest_ns > _longest_step_ns(np.diff(end_ns))
     return bool(is_pause and rest_ns > IGNORED * (stop_ns - end_ns[0]))
+
+
+def _longest_step_ns(gaps: np.ndarray) -> float:
+    """The longest time from one step to the next that is no pause. gaps: all such times, in ns."""
+    return max(PAUSE_S * 1e9, PAUSE_STEPS * np.median(gaps))

@@ -19,6 +19,7 @@ PROBE_FILE = "probe.json"
 # sets (of a second group of sets, the name has a number); and once more after a set.
 ALONE, IN_TURNS, AGAIN = "alone", "alone in turns", "alone again"
 DROP_S = 0.5  # at the beginning of each turn, which does not count
+MEMORY_ROOM = 0.95  # of the card's, for jobs
 AGREE = 0.1  # rates of the job alone that differ by more contradict each other
 
 
@@ -58,7 +59,7 @@ class LoneReading(NamedTuple):
     methods: Sequence[str]
 
 
-class Group(NamedTuple):
+class SetGroup(NamedTuple):
     """Sets that are loaded at once.
 
     with_lone: whether the lone copy stays loaded, so that it takes turns with them. Where memory
@@ -76,11 +77,10 @@ class ProbeRecord(RecordPart):
 
     jobs: one, or the two of a pair, by name: entries of the catalogue, without secrets. windows:
     named ALONE, IN_TURNS, AGAIN, as a pair's, or like their set; those with spans were measured in
-    turns. sets: those that were measured, with the
-    copies that ran: fewer than were started if some ran out of memory. peak_bytes: the most device
-    memory in use while the lone copies alone were loaded. no_mps: why MPS could not be used, or
-    None. needed_s: how long a probe has to be for a job that pauses so rarely; None where the time
-    sufficed. problem: why no more was measured.
+    turns. sets: those that were measured, with the copies that ran: fewer than were started if some
+    ran out of memory. peak_bytes: the most device memory in use while the lone copies alone were
+    loaded. no_mps: why MPS could not be used, or None. needed_s: how long a probe has to be for a
+    job that pauses so rarely; None where the time sufficed. problem: why no more was measured.
     seconds: "wall", and "counted", those in windows.
     """
 

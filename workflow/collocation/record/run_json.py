@@ -4,7 +4,6 @@ An attempt is finished once its folder holds a valid run.json.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +19,7 @@ from workflow.collocation.record.values import (
 )
 from workflow.collocation.study.names import ALONE_VARIANTS, conditions_of, parse_scenario
 from workflow.collocation.study.redaction import open_for_owner
-from workflow.collocation.study.regular_files import read_bytes
+from workflow.collocation.study.regular_files import read_bytes, write_whole
 
 MEASURED = ("completed", "out_of_memory")
 RESULTS = (*MEASURED, "unsupported")  # trying again would give the same
@@ -217,13 +216,5 @@ def write_record(path: Path, record: Record) -> None:
 
     Only its owner can read it if it holds a user's command.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     opener = open_for_owner if any(job.get("kind") == "command" for job in record.jobs) else None
-    try:
-        with open(temporary, "w", encoding="utf-8", opener=opener) as handle:
-            handle.write(record_text(json.loads(record.model_dump_json())))
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, record_text(json.loads(record.model_dump_json())), opener)

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from workflow.collocation.record.cycles import LEAST_CYCLES, Progress
+from workflow.collocation.record.cycles import LEAST_CYCLES, StepBlocks
 from workflow.collocation.record.probe import (
     AGAIN,
     AGREE,
     ALONE,
     IN_TURNS,
-    Group,
     JobSet,
     LoneReading,
+    SetGroup,
 )
 from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.run.probe import (
@@ -32,7 +32,7 @@ MOST_ALONE_SHARE = 0.5  # of the time, to learn how a job pauses
 AGAIN_S = 10.0  # to measure the job alone once more, where its rates contradict each other
 
 # From what is known of the job alone to the sets to measure.
-Choose = Callable[[LoneReading], Sequence[Group]]
+Choose = Callable[[LoneReading], Sequence[SetGroup]]
 
 
 @dataclass
@@ -87,14 +87,14 @@ class CopiesProbe(Probe):
         else:
             self.least_window_s = (LEAST_CYCLES + 1) * float(alone.seconds.mean())
 
-    def _takes_too_long(self, progress: list[Progress]) -> bool:
+    def _takes_too_long(self, progress: list[StepBlocks]) -> bool:
         """Whether a whole cycle is known, and the time cannot hold enough of them."""
         [alone] = progress
         if not alone.pauses or not len(alone.steps):
             return False
         return self._time_needed(alone) > self.until_s - self.began_s
 
-    def _time_needed(self, alone: Progress) -> float:
+    def _time_needed(self, alone: StepBlocks) -> float:
         """How long a probe of this job has to be; at least, if no whole cycle is known yet."""
         cycle_s = time.monotonic() - self.began_s - self.start_s
         if len(alone.steps):
@@ -105,7 +105,7 @@ class CopiesProbe(Probe):
     # -- sets ------------------------------------------------------------------------------------
 
     def _measure_group(
-        self, lone: TrackedMember, group: Group, until_s: float, number: int
+        self, lone: TrackedMember, group: SetGroup, until_s: float, number: int
     ) -> None:
         """Load the copies of a group of sets, and measure each set.
 
@@ -121,10 +121,7 @@ class CopiesProbe(Probe):
             self.lone = ()
         self.end_members([member for member in loaded if member.member not in indices])
         missing = sorted(indices - {member.member for member in loaded})
-        started = self.start(missing)
-        self.send(started, "go", "hold")
-        self.await_event("started", started)
-        self.await_held()
+        self.start_held(missing)
         self._collect_evidence(f"group {number + 1}")
         sets: dict[str, list[TrackedMember]] = {}
         for job_set in group.sets:

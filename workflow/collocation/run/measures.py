@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workflow.collocation.record.values import Window
@@ -63,27 +63,16 @@ def measure_interleaved(conductor: "Conductor") -> None:
     """
     _start(conductor, "hold")
     conditions, measure = conductor.sharing.conditions, conductor.measure
-    rounds = measure.slices
     conductor.await_held()
     conductor.log_count("held")
-    generator = random.Random(conductor.specs[0].seed)
-    spans: dict[str, list[tuple[int, int]]] = {condition: [] for condition in conditions}
-    for number in range(rounds):
-        for condition in generator.sample(list(conditions), len(conditions)):
-            conductor.slice_name = f"{condition}, round {number + 1} of {rounds}"
-            members = [conductor.members[index] for index in conditions[condition]]
-            span = run_slice(conductor, members, measure.slice_s, measure.drop_s)
-            spans[condition].append(span)
-    for condition, slices in spans.items():
-        window = Window(
-            name=condition,
-            start_ns=slices[0][0],
-            end_ns=slices[-1][1],
-            seconds=round(sum(end_ns - start_ns for start_ns, end_ns in slices) / 1e9, 6),
-            members=conditions[condition],
-            spans=slices,
-        )
-        conductor.windows.append(window)
+    take_turns(
+        conductor,
+        {name: [conductor.members[m] for m in members] for name, members in conditions.items()},
+        measure.slice_s,
+        measure.drop_s,
+        goes_on=lambda rounds: rounds < measure.slices,
+        label=lambda name, number: f"{name}, round {number} of {measure.slices}",
+    )
 
 
 MEASURES = {
@@ -154,7 +143,41 @@ def linger(conductor: "Conductor", closed: float) -> None:
     conductor.process_events_until(int((closed + linger_s) * 1e9))
 
 
-def run_slice(
+def take_turns(
+    conductor: "Conductor",
+    conditions: Mapping[str, Sequence[TrackedMember]],
+    slice_s: float,
+    drop_s: float,
+    goes_on: Callable[[int], bool],
+    label: Callable[[str, int], str],
+) -> None:
+    """Measure rounds of one slice for each condition, in random order, and note their windows.
+
+    conditions: members by name of a window; all are held, and are held again at the end. goes_on:
+    whether another round follows so many. label: what the person who watches sees of a condition
+    in a round, numbered from 1.
+    """
+    generator, rounds = random.Random(conductor.specs[0].seed), 0
+    spans: dict[str, list[tuple[int, int]]] = {name: [] for name in conditions}
+    while goes_on(rounds):
+        rounds += 1
+        for name in generator.sample(list(conditions), len(conditions)):
+            conductor.slice_name = label(name, rounds)
+            running = [member for member in conditions[name] if member.alive]
+            spans[name].append(_run_slice(conductor, running, slice_s, drop_s))
+    for name, slices in spans.items():
+        window = Window(
+            name=name,
+            start_ns=slices[0][0],
+            end_ns=slices[-1][1],
+            seconds=round(sum(end_ns - start_ns for start_ns, end_ns in slices) / 1e9, 6),
+            members=[member.member for member in conditions[name]],
+            spans=slices,
+        )
+        conductor.windows.append(window)
+
+
+def _run_slice(
     conductor: "Conductor", members: Sequence[TrackedMember], slice_s: float, drop_s: float
 ) -> tuple[int, int]:
     """Let these members train for slice_s, and wait until none of their work is under way.

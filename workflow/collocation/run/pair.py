@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workflow.collocation.record.cycles import LEAST_CYCLES
-from workflow.collocation.record.probe import JobSet, pair_alone, pair_in_turns
+from workflow.collocation.record.probe import MEMORY_ROOM, JobSet, pair_alone, pair_in_turns
 from workflow.collocation.run.outcome import TrackedMember
 from workflow.collocation.run.probe import STOP_S, Probe
 from workflow.collocation.sharing.mps import Mps
@@ -13,7 +13,6 @@ from workflow.collocation.sharing.naive import Naive
 
 ALONE_SHARE, LEAST_ALONE_S = 0.15, 8.0  # of the time, for each job alone
 MOST_ALONE_SHARE = 0.25  # of the time, to learn how a job pauses
-ROOM = 0.95  # of the card's memory
 LONE, CLIENTS = (0, 1), (2, 3)  # indices of the two jobs as separate processes, and under MPS
 
 
@@ -40,11 +39,8 @@ class PairProbe(Probe):
         clients: list[TrackedMember] = []
         # The copies under MPS take as much memory again.
         needed_bytes = 2 * (self.peak_bytes or 0) - idle_bytes
-        if self.card_bytes and self.peak_bytes and needed_bytes <= ROOM * self.card_bytes:
-            clients = self.start(CLIENTS)
-            self.send(clients, "go", "hold")
-            self.await_event("started", clients)
-            self.await_held()
+        if self.card_bytes and self.peak_bytes and needed_bytes <= MEMORY_ROOM * self.card_bytes:
+            clients = self.start_held(CLIENTS)
         if len(clients) == len(CLIENTS):
             conditions[self._add_set(Mps.family)] = clients
             self._collect_evidence("under MPS")

@@ -4,8 +4,8 @@ A probe measures jobs alone and together in one visit to the device. Steady jobs
 each other. Where one pauses, or its steps are slow, each is measured in a long window.
 """
 
-import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from workflow.collocation.member.spec import MemberSpec
-from workflow.collocation.record.cycles import LEAST_CYCLES, Progress, progress_in
+from workflow.collocation.record.cycles import LEAST_CYCLES, StepBlocks, progress_in
 from workflow.collocation.record.probe import DROP_S, JobSet
 from workflow.collocation.record.step_times import load_step_arrays, slices_rate
 from workflow.collocation.record.values import Telemetry, Window
 from workflow.collocation.run.conductor import CellOver, Conductor
-from workflow.collocation.run.measures import linger, run_slice
+from workflow.collocation.run.measures import linger, take_turns
 from workflow.collocation.run.outcome import FAULTY, TrackedMember
 from workflow.collocation.sharing.evidence import NotInForce
 
@@ -33,7 +32,7 @@ Conditions = Mapping[str, Sequence[TrackedMember]]  # name of a window → membe
 
 
 @dataclass
-class Probe(Conductor):
+class Probe(Conductor, ABC):
     """Conducts a probe; a kind of probe says in `measure_all` what is measured.
 
     specs: of all members that may be started. lone: indices of those that cannot be done without.
@@ -53,9 +52,9 @@ class Probe(Conductor):
     problem: str | None = None
     least_window_s: float = 0.0  # so that it holds whole cycles, whatever time is left
 
+    @abstractmethod
     def measure_all(self) -> None:
         """Start members and measure them. Raises CellOver or NotInForce where that ends early."""
-        raise NotImplementedError
 
     def run(self) -> None:
         """Measure; afterwards every member has ended. Raises GpuBusy if others use the GPU."""
@@ -108,6 +107,14 @@ class Probe(Conductor):
             raise NotInForce("it cannot wait between steps, as a probe needs; ask with a study")
         return [member for member in started if member.alive]
 
+    def start_held(self, indices: Sequence[int]) -> list[TrackedMember]:
+        """Start members, and have all members wait; returns those that had memory enough."""
+        started = self.start(indices)
+        self.send(started, "go", "hold")
+        self.await_event("started", started)
+        self.await_held()
+        return started
+
     def hold(self, members: Sequence[TrackedMember]) -> None:
         """Have members wait between two steps, and wait until all members do."""
         self.send(members, "hold")
@@ -133,17 +140,14 @@ class Probe(Conductor):
         left_s = until_s - time.monotonic()
         slice_s = min(max(left_s / (ROUNDS * len(conditions)), SHORTEST_SLICE_S), SLICE_S)
         round_s = slice_s * len(conditions)
-        spans: dict[str, list[tuple[int, int]]] = {name: [] for name in conditions}
-        generator, rounds = random.Random(0), 0
-        while rounds < LEAST_ROUNDS or time.monotonic() + round_s < until_s:
-            for name in generator.sample(list(conditions), len(conditions)):
-                self.slice_name = name
-                running = self.alive_of(conditions[name])
-                spans[name].append(run_slice(self, running, slice_s, DROP_S))
-            rounds += 1
-        for name, slices in spans.items():
-            seconds = sum(end - start for start, end in slices) / 1e9
-            self._add_window(name, conditions[name], slices[0][0], slices[-1][1], seconds, slices)
+        take_turns(
+            self,
+            conditions,
+            slice_s,
+            DROP_S,
+            goes_on=lambda rounds: rounds < LEAST_ROUNDS or time.monotonic() + round_s < until_s,
+            label=lambda name, number: name,
+        )
         self._save({m.member: m for members in conditions.values() for m in members}.values())
 
     def _measure_in_windows(self, conditions: Conditions, until_s: float) -> None:
@@ -161,8 +165,8 @@ class Probe(Conductor):
         members: Sequence[TrackedMember],
         least_s: float,
         most_s: float,
-        may_end: Callable[[list[Progress]], bool] = lambda progress: False,
-    ) -> list[Progress]:
+        may_end: Callable[[list[StepBlocks]], bool] = lambda progress: False,
+    ) -> list[StepBlocks]:
         """Measure members that train, until each has made enough whole cycles.
 
         least_s, most_s: bounds of the window. may_end: whether it may end before all have.
@@ -184,11 +188,19 @@ class Probe(Conductor):
                 break
         now_ns = time.monotonic_ns()  # members may have been slow to save
         self.watch.close(name)
-        self._add_window(name, members, start_ns, now_ns, (now_ns - start_ns) / 1e9)
+        self.windows.append(
+            Window(
+                name=name,
+                start_ns=start_ns,
+                end_ns=now_ns,
+                seconds=round((now_ns - start_ns) / 1e9, 6),
+                members=[member.member for member in members],
+            )
+        )
         linger(self, time.monotonic())
         return progress
 
-    def progress(self, window: str, member: TrackedMember) -> Progress:
+    def progress(self, window: str, member: TrackedMember) -> StepBlocks:
         """Whole cycles or blocks that a member made in a window without turns."""
         [measured] = [each for each in self.windows if each.name == window]
         return progress_in(self._step_ends(member), *measured.ends)
@@ -214,19 +226,6 @@ class Probe(Conductor):
         drop_ns = round(DROP_S * 1e9)
         return sum(slices_rate(each, window.spans, drop_ns, 1).samples_per_s for each in ends)
 
-    def _add_window(
-        self,
-        name: str,
-        members: Sequence[TrackedMember],
-        start_ns: int,
-        end_ns: int,
-        seconds: float,
-        spans: list[tuple[int, int]] | None = None,
-    ) -> None:
-        window = {"name": name, "start_ns": start_ns, "end_ns": end_ns, "spans": spans}
-        indices = [member.member for member in members]
-        self.windows.append(Window(seconds=round(seconds, 6), members=indices, **window))
-
     def _save(self, members: Sequence[TrackedMember]) -> None:
         """Have members write the times of their steps so far."""
         for member in members:
@@ -234,18 +233,11 @@ class Probe(Conductor):
         self.send(members, "save")
         self.await_event("saved", members)
 
-    def alive_of(self, members: Sequence[TrackedMember]) -> list[TrackedMember]:
-        """Those of the members that run without a fault so far."""
-        return [member for member in members if member.alive]
-
     def _step_ends(self, member: TrackedMember) -> np.ndarray:
         """When the steps ended that a member has written, int64 [steps]."""
         with suppress(OSError):
-            return load_step_arrays(Path(self._spec(member).folder, "steps.npz"))["end_ns"]
+            return load_step_arrays(Path(self.specs[member.member].folder, "steps.npz"))["end_ns"]
         return np.empty(0, np.int64)
-
-    def _spec(self, member: TrackedMember) -> MemberSpec:
-        return self.specs[member.member]
 
     def _status_line(self) -> str:
         """For the person who watches: what is done, a colon, and the rate of those that run."""

@@ -38,6 +38,7 @@ LOSS_INTERVAL_STEPS = 10  # The loss of every tenth step is recorded.
 COMPILED = Path(".snakemake/compiled")  # The cache of torch.compile, for all members and cells.
 # GPU work that a member of an interleaved cell may launch ahead, as it is held now and then.
 LAUNCHED_AHEAD_S = 0.02
+PORT_VARIABLES = ("MASTER_PORT", "PET_MASTER_PORT")  # of torch.distributed, and of torchrun
 LOADER_PORTS = 4  # TensorSocket needs so many.
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from workflow.collocation.member.spec import MemberSpec, ScriptSpec, ViewSpec
 from workflow.collocation.member.view import View, entries_of, mounts, remove
-from workflow.collocation.run.task import free_ports
+from workflow.collocation.run.task import PORT_VARIABLES, free_ports
 
 PREFIX = "collocate-view-"
 OF_SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
@@ -52,7 +52,7 @@ def keep_apart(specs: Sequence[MemberSpec], view: ViewSpec | None) -> list[Membe
     for spec, port in zip(specs, free_ports(len(specs)), strict=True):
         mine = view and replace(view, scratch=str(Path(view.scratch, str(spec.index))))
         # torchrun takes its port from the second, and gives it to its workers as the first.
-        ports = dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), str(port))
+        ports = dict.fromkeys(PORT_VARIABLES, str(port))
         job = replace(spec.job, view=mine)
         kept_apart.append(replace(spec, job=job, environment=spec.environment | ports))
     return kept_apart

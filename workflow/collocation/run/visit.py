@@ -1,12 +1,11 @@
 """One visit to a device for a probe: its lock, the methods, the sampler, the fork server."""
 
 import os
-import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +14,9 @@ import psutil
 
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, cores
-from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.gpu.lock import device_lock, holder_text
 from workflow.collocation.member.spec import MemberSpec, ScriptSpec, ViewSpec
-from workflow.collocation.process_lifetime import END_SIGNALS
+from workflow.collocation.process_lifetime import interruptible
 from workflow.collocation.record import provenance
 from workflow.collocation.record.probe import DROP_S, PROBE_FILE, ProbeRecord, write_probe
 from workflow.collocation.record.run_json import GpuRecord
@@ -86,13 +85,9 @@ class ProbeTask:
         """
         names = list(self.jobs)
         copies = names if self.is_pair else names * self.max_jobs
-        separate = copies[len(names) :]
-        groups = [[name] for name in names] + [separate] * bool(separate)
+        # By condition: each job alone; its further separate processes, none of a pair; clients.
+        groups = [*([name] for name in names), copies[len(names) :], copies if with_mps else []]
         families = [Naive.family] + [Mps.family] * with_mps
-        groups += [copies] * with_mps
-        conditions = [*range(len(names)), len(names), len(names) + 1]
-        if not separate:  # of a pair; the condition of its separate processes has no more members
-            conditions = [*range(len(names)), len(names) + 1]
         members = [
             cell.MemberSpec(
                 workload=name,
@@ -100,7 +95,7 @@ class ProbeTask:
                 cores_of=self.max_jobs,
                 condition=condition,
             )
-            for condition, group in zip(conditions, groups, strict=False)
+            for condition, group in enumerate(groups)
             for name in group
         ]
         return CellSpec(
@@ -148,10 +143,9 @@ def run_probe(task: ProbeTask, report: Report, choose: Choose | None = None) -> 
     holder = {"pid": os.getpid(), "user": psutil.Process().username(), "study": "advise"}
 
     def wait(other: dict) -> None:
-        words = ", ".join(f"{key} {value}" for key, value in other.items() if value)
-        report("waiting", f"the {'GPU' if device else 'CPU'} is held by {words}")
+        report("waiting", f"the {'GPU' if device else 'CPU'} is held by {holder_text(other)}")
 
-    with _interruptible(), device_lock(device.uuid if device else "cpu", holder, wait) as lock:
+    with interruptible(), device_lock(device.uuid if device else "cpu", holder, wait) as lock:
         try:
             record = Visit(task, display, lock).measure(choose)
         except (GpuBusy, NotInForce, Unsupported) as error:
@@ -324,23 +318,3 @@ class Visit:
             },
             files=files | records.write(self.folder),
         )
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have the first signal that ends a process raise KeyboardInterrupt, and ignore later ones.
-
-    The end of the copies is bounded in time and must not be disturbed.
-    """
-
-    def interrupt(number: int, frame) -> None:
-        for end_signal in END_SIGNALS:
-            signal.signal(end_signal, lambda *_: None)
-        raise KeyboardInterrupt
-
-    handlers = {number: signal.signal(number, interrupt) for number in END_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

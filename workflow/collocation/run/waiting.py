@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from workflow.collocation import sharing as methods
 from workflow.collocation.gpu import Device, find_devices
+from workflow.collocation.gpu.lock import holder_text
 from workflow.collocation.process_lifetime import is_stopped
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
@@ -137,5 +138,4 @@ class Patience:
             time.sleep(POLL_S)
 
     def _lock_text(self, holder: dict) -> str:
-        words = ", ".join(f"{key} {value}" for key, value in holder.items() if value)
-        return f"the {'GPU' if self.device else 'CPU'}, held by {words}"
+        return f"the {'GPU' if self.device else 'CPU'}, held by {holder_text(holder)}"

@@ -8,6 +8,7 @@ force, `leave` tears it down.
 # ruff: noqa: B027 (a hook does nothing unless a method overrides it)
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,6 +27,11 @@ class Method(ABC):
     def __init__(self, spec: CellSpec, device: Device | None):
         self.spec, self.device, self.name = spec, device, spec.method
         self.pids: set[int] = set()  # of members and servers, known once evidence was taken
+
+    @cached_property
+    def cuda_name(self) -> str:
+        """The card's name for members; asked for once, and not for each of them."""
+        return self.device.cuda_name()
 
     @classmethod
     def sweep(cls) -> None:

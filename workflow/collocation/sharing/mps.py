@@ -32,6 +32,17 @@ LIMIT_VARIABLES = {
 }
 
 
+def name_for_clients(cuda_name: str) -> dict[str, str]:
+    """Variables that name a card to clients of a daemon that shows it alone.
+
+    Clients count among the devices that the daemon shows: an index can mean this card to CUDA, and
+    to those who ask NVML by it, only if it is 0. Other cards keep the name that the daemon gives.
+    """
+    if cuda_name != "0":
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": cuda_name, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 class Mps(Method):
     """Members share one CUDA context, that of a private MPS server.
 
@@ -79,10 +90,7 @@ class Mps(Method):
 
     def environment(self, member: int) -> dict[str, str]:
         variables = dict(self.daemon.environment)
-        # Clients count among the devices that the daemon shows, which is one: an index can mean
-        # this card to CUDA, and to those who ask NVML by it, only if it is 0.
-        if self.device.cuda_name() == "0":
-            variables |= {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        variables |= name_for_clients(self.cuda_name)
         for limit, (variable, form) in LIMIT_VARIABLES.items():
             value = getattr(self.clients[member], limit)
             if value is not None:

@@ -1,7 +1,5 @@
 """Method `naive`: separate processes on one GPU, time-sliced by the driver."""
 
-from functools import cached_property
-
 from workflow.collocation.sharing import evidence
 from workflow.collocation.sharing.base import Method
 from workflow.collocation.sharing.evidence import ProcessLists, Report, Reports
@@ -23,11 +21,6 @@ class Naive(Method):
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             evidence.PIPE_FOLDER: evidence.NO_DAEMON,
         }
-
-    @cached_property
-    def cuda_name(self) -> str:
-        """The card's name for members; asked for once, and not for each of them."""
-        return self.device.cuda_name()
 
     def evidence(self, reports: dict[int, Report]) -> dict:
         if self.device is None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from workflow.collocation.study.regular_files import write_whole
+
 HIDDEN = "***"
 open_for_owner = partial(os.open, mode=0o600)  # an opener of files that hold a command line
 # Tokens by their prefixes, in addition to those that detect-secrets finds.
@@ -127,12 +129,12 @@ def redacted_words(words: Sequence[str]) -> list[str]:
     return safe_words
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file atomically, readable by its owner alone, since it may hold a command line."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8", opener=open_for_owner) as file:
-        file.write(text)
-    temporary.replace(path)
+def write_private(path: Path, text: str, durable: bool = False) -> None:
+    """Write a file whole or not at all, readable by its owner alone: it may hold a command line.
+
+    durable: wait until the disk has it.
+    """
+    write_whole(path, text, open_for_owner, durable)
 
 
 def _patterns_for(text: str) -> Iterator[tuple[str, re.Pattern]]:

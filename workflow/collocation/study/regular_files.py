@@ -1,11 +1,36 @@
-"""Reads regular files only: reading a pipe would wait, and reading a device may never end."""
+"""Reads regular files only: reading a pipe would wait, and reading a device may never end.
+
+Writes a file whole or not at all.
+"""
 
 import errno
 import json
 import os
+import platform
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+
+def write_whole(
+    path: Path, text: str, opener: Callable | None = None, durable: bool = True
+) -> None:
+    """Write a UTF-8 file whole or not at all. Raises OSError.
+
+    opener: as of `open`. durable: wait until the disk has it.
+    """
+    # Machines that share a folder may write the same file.
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=opener) as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def open_descriptor(path: Path, flags: int) -> int:

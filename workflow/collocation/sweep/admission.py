@@ -12,10 +12,10 @@ from statistics import fmean
 
 from workflow.collocation.gpu.nvidia import NVML_ERRORS
 from workflow.collocation.gpu.nvml_subprocess import in_subprocess
+from workflow.collocation.record.probe import MEMORY_ROOM
 from workflow.collocation.telemetry.sources import choose_source
 
 MOST_SMACT = 0.80  # share of the time of all SMs in which they have work
-MOST_MEMORY = 0.95  # of the card's
 LEAST_GAIN = 1.03  # of the work of all runs together, by one more of them
 SETTLE_S, STILL_S = 20.0, 10.0  # since the newest began, and since memory in use last grew
 GROWTH = 0.01  # of the memory in use, above which it counts as grown
@@ -87,7 +87,7 @@ class Admission:
         if self.newest is not None and not settled:
             return False
         needed_mb = self.largest_mb or self.used_mb / running
-        if not total_mb or not needed_mb or self.used_mb + needed_mb > MOST_MEMORY * total_mb:
+        if not total_mb or not needed_mb or self.used_mb + needed_mb > MEMORY_ROOM * total_mb:
             return False
         if not self.has_counters:
             return True

@@ -21,29 +21,12 @@ from pathlib import Path
 import psutil
 
 from workflow.collocation.gpu.lock import folder_lock
-from workflow.collocation.study.redaction import open_for_owner
+from workflow.collocation.study.redaction import write_private
 from workflow.collocation.study.regular_files import read_json
 from workflow.collocation.sweep.record import Outcome, Run, State, lose
 
 FOLDER_VARIABLE, RUN_VARIABLE = "COLLOCATION_FOLDER", "COLLOCATION_RUN"
 SWEEP, RUN, CLAIM, LOG, SESSION = "sweep.json", "run.json", "claim", "log.txt", "session"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file of a sweep, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8", opener=open_for_owner) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_json(path: Path, content: object) -> None:
-    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def find_or_make(parent: Path, commands: list[list[str]], working: Path) -> Path:
@@ -82,8 +65,12 @@ def _make(folder: Path, commands: list[list[str]], working: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     for number, command in enumerate(commands):
         (folder / f"{number:04}").mkdir(mode=0o700, exist_ok=True)
-        _write_json(folder / f"{number:04}" / RUN, Run(number, command).to_json())
-    _write_json(folder / SWEEP, _content(commands, working))
+        _write_record(folder / f"{number:04}" / RUN, Run(number, command).to_json())
+    _write_record(folder / SWEEP, _content(commands, working))
+
+
+def _write_record(path: Path, content: object) -> None:
+    write_private(path, json.dumps(content, indent=1) + "\n", durable=True)
 
 
 def _content(commands: list[list[str]], working: Path) -> dict:
@@ -91,7 +78,7 @@ def _content(commands: list[list[str]], working: Path) -> dict:
 
 
 @dataclass
-class Claim:
+class RunClaim:
     """A run that nobody else may start, until all copies of the descriptor are closed.
 
     problem: why its record could not be saved the last time, empty if it was.
@@ -103,7 +90,7 @@ class Claim:
     problem: str = ""
 
     def write(self) -> None:
-        _write_json(self.folder / RUN, self.run.to_json())
+        _write_record(self.folder / RUN, self.run.to_json())
 
     def save(self) -> bool:
         """Write the record; whether that went well, and need not be tried again."""
@@ -171,8 +158,8 @@ class Sweep:
                 raise
         return self._glances[number][1]
 
-    def claim_next(self, free: int, slots: int) -> Claim | None:
-        """Claim the first run that nobody has and that is to be started; those that failed come
+    def claim_next(self, free: int, slots: int) -> RunClaim | None:
+        """RunClaim the first run that nobody has and that is to be started; those that failed come
         last, or some that always fail at once might keep all others from their turn.
 
         free: how many of the `slots` of a supervisor are. None if there is no such run, or if the
@@ -196,7 +183,7 @@ class Sweep:
     def _failures(self, number: int) -> int:
         return [attempt.outcome for attempt in self._glance(number).attempts].count(Outcome.failed)
 
-    def _claim(self, number: int) -> Claim | None:
+    def _claim(self, number: int) -> RunClaim | None:
         """A claim of a run, with its record as it is now; None while another process has it."""
         folder = self.run_folder(number)
         descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -206,7 +193,7 @@ class Sweep:
             os.close(descriptor)
             return None
         try:
-            claim = Claim(self.read(number), folder, descriptor)
+            claim = RunClaim(self.read(number), folder, descriptor)
             if lose(claim.run):
                 if claim.run.attempts[-1].host == platform.node():
                     _end_remains(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from workflow.collocation.member.failures import says_refused, says_server_fault
 from workflow.collocation.sharing import mps_daemon
 from workflow.collocation.sharing.evidence import NotInForce
-from workflow.collocation.sweep.record import Attempt
+from workflow.collocation.sweep.record import RunAttempt
 
 PROOF_S = 120.0  # on the GPU, within which the daemon has to list a run
 START_S = 20.0  # for a server to be ready
@@ -77,7 +77,7 @@ class MpsWatch:
 
     def prove(
         self,
-        unproven: Mapping[int, Attempt],
+        unproven: Mapping[int, RunAttempt],
         trees: Mapping[int, set[int]],
         listed: Iterable[int],
         now_s: float,

@@ -36,7 +36,7 @@ class Outcome(StrEnum):
 
 
 @dataclass
-class Attempt:
+class RunAttempt:
     """One attempt at a run.
 
     session: number of the session of the sweep. gpu: UUID or "cpu". slots: those of its supervisor
@@ -73,11 +73,11 @@ class Run:
 
     run: int
     command: list[str]
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[RunAttempt] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, content: dict) -> "Run":
-        attempts = [Attempt(**attempt) for attempt in content["attempts"]]
+        attempts = [RunAttempt(**attempt) for attempt in content["attempts"]]
         return cls(content["run"], content["command"], attempts)
 
     def to_json(self) -> dict:

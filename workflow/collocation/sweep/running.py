@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow.collocation.sweep import keeper
-from workflow.collocation.sweep.journal import LOG, Claim
-from workflow.collocation.sweep.record import Attempt
+from workflow.collocation.sweep.journal import LOG, RunClaim
+from workflow.collocation.sweep.record import RunAttempt
 
 TAIL_BYTES = 1 << 16
 
@@ -24,7 +24,7 @@ class Running:
     memory and the proof of its method are known. on_gpu: PIDs of its processes seen on the GPU.
     """
 
-    claim: Claim
+    claim: RunClaim
     keeper: subprocess.Popen
     log_begin: int
     started_s: float
@@ -34,7 +34,7 @@ class Running:
     on_gpu: set[int] = field(default_factory=set)
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> RunAttempt:
         return self.claim.run.attempts[-1]
 
     def read(self) -> bool:
@@ -63,7 +63,7 @@ class Running:
         self.keeper.stdout.close()
 
 
-def start_run(claim: Claim, task: dict, working: Path, locks: tuple[int, ...]) -> Running:
+def start_run(claim: RunClaim, task: dict, working: Path, locks: tuple[int, ...]) -> Running:
     """Start the keeper of a run. Raises OSError.
 
     task: as keeper.py has it. working: folder in which the command runs. locks: descriptors that

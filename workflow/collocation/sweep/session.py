@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -16,13 +16,14 @@ from workflow.collocation.process_lifetime import (
     adopt_orphans,
     defer_signals,
     end_with_parent,
+    interruptible,
 )
 from workflow.collocation.sharing import mps_daemon
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce
 from workflow.collocation.sweep.journal import Sweep
 from workflow.collocation.sweep.keeper import end_descendants
 from workflow.collocation.sweep.record import Run
-from workflow.collocation.sweep.supervisor import Sharing, Stopped, Supervisor
+from workflow.collocation.sweep.supervisor import AskedToEnd, Sharing, Supervisor
 
 LOOK_S = 1.0
 Show = Callable[[list[Run], str], None]
@@ -48,34 +49,11 @@ def supervise(
     except (GpuBusy, NotInForce, OSError, ValueError) as error:
         report.send(str(error))
         sys.exit(1)
-    except Stopped:
+    except AskedToEnd:
         pass
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have the first signal that ends a process raise KeyboardInterrupt, and ignore later ones.
-
-    One that was ignored before stays so: `nohup` means it.
-    """
-    before = {number: signal.getsignal(number) for number in END_SIGNALS}
-    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-
-    def interrupt(*_) -> None:
-        for number in heeded:
-            signal.signal(number, lambda *_: None)
-        raise KeyboardInterrupt
-
-    for number in heeded:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in heeded:
-            signal.signal(number, before[number] or signal.SIG_DFL)  # None: not from Python
-
-
-class Session:
+class Supervisors:
     """The supervisors of some devices; None stands for the CPU.
 
     problems: a sentence for each that did not work, by the device's name.
@@ -88,7 +66,7 @@ class Session:
         self._reports: dict[str, Connection] = {}
         self._supervisors: dict[str, BaseProcess] = {}
 
-    @_interruptible()
+    @interruptible()
     def work(self, show: Show) -> None:
         """Work off the sweep until no run is left that nobody has. A signal is KeyboardInterrupt.
 

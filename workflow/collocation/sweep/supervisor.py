@@ -12,16 +12,17 @@ import psutil
 
 from workflow.collocation.gpu import Device, nvml_subprocess
 from workflow.collocation.gpu.cores import keep_to_share, plan_cores, topology, usable
-from workflow.collocation.gpu.lock import device_lock
+from workflow.collocation.gpu.lock import device_lock, holder_text
 from workflow.collocation.process_lifetime import tree_pids
-from workflow.collocation.run.task import free_ports
+from workflow.collocation.run.task import PORT_VARIABLES, free_ports
 from workflow.collocation.sharing import mps_daemon
 from workflow.collocation.sharing.evidence import NO_DAEMON, PIPE_FOLDER, NotInForce, require_free
+from workflow.collocation.sharing.mps import name_for_clients
 from workflow.collocation.sweep import keeper
 from workflow.collocation.sweep.admission import Admission, Gain, recent_activity
-from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, Claim, Sweep
+from workflow.collocation.sweep.journal import FOLDER_VARIABLE, RUN_VARIABLE, RunClaim, Sweep
 from workflow.collocation.sweep.mps_watch import MpsWatch
-from workflow.collocation.sweep.record import Attempt, End, Outcome, conclude, timestamp
+from workflow.collocation.sweep.record import End, Outcome, RunAttempt, conclude, timestamp
 from workflow.collocation.sweep.running import Running, start_run
 
 POLL_S, SAMPLE_S = 0.5, 2.0
@@ -30,7 +31,6 @@ QUICK_S, QUICK_FAILURES = 30.0, 3  # so many in a row that end so early tell of 
 MOST_OF_ANY_SIZE = 8  # slots where runs are admitted by what they show
 MIB = 2**20
 MPS = "mps"
-PORTS = "MASTER_PORT", "PET_MASTER_PORT"  # of torch.distributed, and of torchrun
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sharing:
     gain: Gain
 
 
-class Stopped(Exception):
+class AskedToEnd(Exception):
     """This process was asked to end."""
 
 
@@ -59,8 +59,8 @@ class Supervisor:
         self.stopping = False
         self.cuda_name = device.cuda_name() if device else ""
         self.sampled_s, self.started_s = 0.0, float("-inf")
-        self.ended: list[Claim] = []  # of runs that ended, until their records are saved
-        self.doubtful: list[Claim] = []  # of those that failed quickly, until others do well here
+        self.ended: list[RunClaim] = []  # of runs that ended, until their records are saved
+        self.doubtful: list[RunClaim] = []  # that failed quickly, until others do well
         self.problem = ""
         self.admission = None if sharing.slots else Admission(sharing.method, sharing.gain)
         slots = sharing.slots or MOST_OF_ANY_SIZE
@@ -76,10 +76,9 @@ class Supervisor:
         holder["sweep"] = str(self.sweep.folder)
 
         def wait(other: dict) -> None:
-            names = ", ".join(f"{key} {value}" for key, value in other.items())
-            say(f"waits: the {'GPU' if self.device else 'CPU'} is held by {names}")
+            say(f"waits: the {'GPU' if self.device else 'CPU'} is held by {holder_text(other)}")
             if self.stopping:
-                raise Stopped
+                raise AskedToEnd
 
         key = self.device.uuid if self.device else "cpu"
         with device_lock(key, holder, wait) as self.lock, self._shared():
@@ -172,12 +171,12 @@ class Supervisor:
         taken = {slot for running in self.running for slot in running.attempt.slots}
         return [slot for slot in range(len(self.cores)) if slot not in taken]
 
-    def _start(self, claim: Claim, slots: list[int]) -> None:
+    def _start(self, claim: RunClaim, slots: list[int]) -> None:
         cores = sorted({core for slot in slots for core in self.cores[slot]})
         gpu = self.device.uuid if self.device else "cpu"
         place = {"session": self.sweep.session, "host": platform.node(), "gpu": gpu}
         place |= {"method": self.sharing.method, "slots": slots, "cores": cores}
-        attempt = Attempt(**place, wanted=claim.run.wanted, start=timestamp())
+        attempt = RunAttempt(**place, wanted=claim.run.wanted, start=timestamp())
         claim.run.attempts.append(attempt)
         try:
             variables = self._variables(claim, cores)
@@ -199,21 +198,19 @@ class Supervisor:
         if self.admission:
             self.admission.started(claim.run.run, time.monotonic())
 
-    def _variables(self, claim: Claim, cores: list[int]) -> dict[str, str | None]:
+    def _variables(self, claim: RunClaim, cores: list[int]) -> dict[str, str | None]:
         """What a run's environment has beside the user's; None for a variable that it lacks."""
         variables: dict[str, str | None] = {}
         for name in os.environ:  # a limit of the user's shell would silently hold for all
             if name.startswith("CUDA_MPS_"):
                 variables[name] = None
         if self.mps:
-            variables |= self.mps.daemon.environment
+            variables |= self.mps.daemon.environment | name_for_clients(self.cuda_name)
         else:
             variables[PIPE_FOLDER] = NO_DAEMON
-        # The daemon shows one card: its clients know it by UUID, or as 0.
-        if not self.mps or self.cuda_name == "0":
             variables["CUDA_VISIBLE_DEVICES"] = self.cuda_name
             variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which the name counts
-        for name, port in zip(PORTS, free_ports(len(PORTS)), strict=True):
+        for name, port in zip(PORT_VARIABLES, free_ports(len(PORT_VARIABLES)), strict=True):
             variables[name] = os.environ.get(name, str(port))
         variables["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(len(cores)))
@@ -290,7 +287,7 @@ class Supervisor:
         if self.admission:
             self.admission.ended(running.claim.run.run)
 
-    def _conclude(self, claim: Claim, end: End, started_s: float) -> None:
+    def _conclude(self, claim: RunClaim, end: End, started_s: float) -> None:
         conclude(claim.run, end, self.admission is not None)
         outcome = claim.run.attempts[-1].outcome
         is_quick = time.monotonic() - started_s < QUICK_S

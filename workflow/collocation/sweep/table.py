@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from shlex import join
 
-from workflow.collocation.sweep.journal import write_text
+from workflow.collocation.study.redaction import write_private
 from workflow.collocation.sweep.record import Outcome, Run, State
 
 TABLE = "runs.csv"
@@ -46,7 +46,7 @@ def write_table(folder: Path, runs: Iterable[Run], session: int) -> Path:
         newest = vars(run.attempts[-1]) if run.attempts else {}
         row = {"run": run.run, "state": run.state(session), "attempts": len(run.attempts)}
         writer.writerow(newest | row | {"command": join(run.command)})
-    write_text(folder / TABLE, text.getvalue())
+    write_private(folder / TABLE, text.getvalue(), durable=True)
     return folder / TABLE
 
 
