@@ -33,14 +33,13 @@ WAITING = (
 class SetChoice:
     """Chooses the sets that a probe starts, once it has measured the job alone.
 
-    announce: called with a sentence on what is predicted, before it is measured. Afterwards `job`
-    and `sets` are what the choice came from.
+    announce: called with a sentence on what is predicted, before it is measured. Afterwards `sets`
+    are those that there was a choice of.
     """
 
     request: Request
     gpu: GpuRecord | None
     announce: Callable[[str], None] = lambda sentence: None
-    job: LoneJob | None = None
     sets: list[PredictedSet] = field(default_factory=list)
 
     def __call__(self, reading: LoneReading) -> list[SetGroup]:
@@ -49,18 +48,16 @@ class SetChoice:
         Raises ValueError if a prediction was asked for, and nothing can be predicted.
         """
         request = self.request
-        self.job = answer.lone_job(reading, self.gpu, request.entry["batch_size"])
-        self.sets = answer.predicted_sets(self.job, request)
+        job = answer.lone_job(reading, self.gpu, request.entry["batch_size"])
+        self.sets = answer.predicted_sets(job, request)
         is_predicted = any(option.prediction for option in self.sets)
         if not is_predicted:
             self.sets = [option for option in self.sets if option.n in FEW]
         if not request.measure_sets:
             if self.sets and not is_predicted:
-                raise ValueError(
-                    f"{self.job.card}: nothing can be predicted without GRACT and SMACT"
-                )
+                raise ValueError(f"{job.card}: nothing can be predicted without GRACT and SMACT")
             return []
-        groups = answer.groups_to_start(self.job, self.sets, request)
+        groups = answer.groups_to_start(job, self.sets, request)
         if groups and is_predicted:
             chosen = answer.best_prediction(self.sets, request)
             self.announce(f"predicted: {chosen.label}, STP {chosen.stp:.2f}; measuring it")
