@@ -378,5 +378,6 @@ def test_a_member_that_hangs_is_dropped_by_the_method_before_it_is_ended(
     record = cell("naive", scenario, timeout={"window": 0.5}).record()
     first, late = record.members
     assert (record.status, first.status) == (status, other)
-    assert (late.status, late.signal) == ("timed_out", signal.SIGABRT)
+    # Its stacks are written while its threads run: once in hundreds this ends it by itself.
+    assert late.status == "timed_out" and late.signal in (signal.SIGABRT, signal.SIGSEGV)
     assert method.released == [(late.pid, psutil.STATUS_SLEEPING)]

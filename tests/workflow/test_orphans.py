@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ TRAIN = """
 import os, torch
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-print(os.getpid(), file=open("pids", "a"))
+print(os.getpid(), file=open(os.environ["PIDS"], "a"))
 while True:
     model(torch.ones(4, 8)).square().mean().backward()
     optimizer.step()
@@ -48,10 +49,15 @@ COMMANDS = {
 }
 
 
+def pids_path(studio: Studio) -> Path:
+    """Outside the folder that is covered while its script is measured."""
+    return studio.folder.with_name("pids")
+
+
 def pids(studio: Studio) -> set[int]:
     """Scripts' own; their environment has no mark."""
     with contextlib.suppress(OSError):
-        return {*map(int, (studio.folder / "pids").read_text().split())}
+        return {*map(int, pids_path(studio).read_text().split())}
     return set()
 
 
@@ -67,7 +73,8 @@ def left(studio: Studio) -> list[psutil.Process]:
 @contextlib.contextmanager
 def started(studio: Studio, command: str, **environment: str):
     log = studio.folder / f"{command}.txt"
-    running = studio.spawn(COMMANDS[command](studio), log, studio.environment(**environment))
+    environment = studio.environment(PIDS=str(pids_path(studio)), **environment)
+    running = studio.spawn(COMMANDS[command](studio), log, environment)
     process = running.process
     try:
         yield running

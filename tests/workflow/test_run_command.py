@@ -171,15 +171,15 @@ import sys
 from collocate.app import main
 from workflow.collocation.sweep import journal
 
-write, calls = journal.write_text, []
+write, calls = journal.write_private, []
 
-def write_or_fail(path, text):
+def write_or_fail(path, text, **options):
     calls.append(path)
     if path.name == "run.json" and len(calls) in (*range(4, 10), *range(12, 18)):
         raise OSError(28, "No space left on device")
-    write(path, text)
+    write(path, text, **options)
 
-journal.write_text = write_or_fail
+journal.write_private = write_or_fail
 sys.exit(main())
 """
 
