@@ -139,7 +139,7 @@ def advise(
         print(text.markdown(advice))
     else:
         terminal.show(text.terminal(advice))
-    _show_next_commands(advice, folder)
+    _show_next_commands(advice, folder, command)
 
 
 def _split(command: list[str]) -> list[list[str]]:
@@ -164,11 +164,25 @@ def _refuse_ignored(context: typer.Context) -> None:
             raise Mistyped(f"{parameter.opts[0]}: {subject} takes no such option")
 
 
-def _show_next_commands(advice: dict, folder: Path) -> None:
+def _show_next_commands(advice: dict, folder: Path, command: list[str]) -> None:
     """Print what to type next, unwrapped, so that it can be copied."""
     if advice.get("jobs", 1) > 1 and advice["run"] and advice["card"] != "CPU":
         path = shlex.quote(str(folder / "advice.json"))
         print(f"\nStart it:\n  collocate recipe {path} > start.sh\n  bash start.sh")
+        method = "mps" if advice["method"] == "mps" else "separate"
+        sweep = f"collocate run --jobs {advice['jobs']} --method {method} --runs 40 --"
+        words = [word.replace("{", "{{").replace("}", "}}") for word in command]
+        print(f"\nRun 40 of it{_share_of_time(advice)} ({{n}} in a word is a run's number):")
+        print(f"  {sweep} {shlex.join(words)}")
+
+
+def _share_of_time(advice: dict) -> str:
+    """How long a sweep takes, relative to one run after the other; empty if not measured."""
+    started = (advice["jobs"], advice["method"])
+    for measured in advice["measured"]:
+        if (measured["jobs"], measured["method"]) == started:
+            return f", in {1 / measured['stp'][0]:.0%} of the time of one after the other"
+    return ""
 
 
 def _advise_on_study(

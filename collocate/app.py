@@ -10,7 +10,7 @@ import typer
 from collocate import ROOT, terminal
 
 COMMANDS = (
-    *("advise", "recipe", "study", "plan", "figures", "report", "explain", "compare"),
+    *("advise", "recipe", "run", "study", "plan", "figures", "report", "explain", "compare"),
     *("verify", "merge", "seal", "artifact", "export", "pages", "doctor", "steps"),
 )
 CARRIES_ON = "interrupted; the same command carries on"

@@ -14,6 +14,7 @@ import typer
 
 from collocate import ROOT, terminal
 from collocate.app import Mistyped
+from collocate.folders import project_folder
 
 if TYPE_CHECKING:
     from analysis.advice.job.request import Request
@@ -187,14 +188,8 @@ def _datasets(job: "Workload", config: "Config", folder: Path) -> dict[str, dict
 
 
 def answers_folder(results: Path | None) -> Path:
-    """Where answers go. A new folder in the user's project is hidden from git."""
-    if results is not None or Path.cwd() == ROOT:
-        return (results or Path("results")).expanduser()
-    folder = Path("collocate")
-    if not folder.exists():
-        folder.mkdir()
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-    return folder
+    """Where answers go: the folder that was asked for, or that of the project."""
+    return project_folder() if results is None else results.expanduser()
 
 
 def _new_folder(parent: Path, job: str) -> Path:

@@ -51,12 +51,16 @@ class Progress:
 
     Call it often, with the name of what is measured and its newest state, such as its rate. At a
     terminal it rewrites one line; elsewhere it prints a line for each new name. budget_s: how long
-    all of it takes.
+    all of it takes, None if that is not known.
     """
 
-    def __init__(self, budget_s: float):
-        self.end_s = time.monotonic() + budget_s
+    def __init__(self, budget_s: float | None):
+        self.set_seconds_left(budget_s)
         self.printed, self.at_terminal = "", sys.stderr.isatty()
+
+    def set_seconds_left(self, seconds: float | None) -> None:
+        """Change how long it still takes."""
+        self.end_s = None if seconds is None else time.monotonic() + seconds
 
     def __enter__(self) -> "Progress":
         return self
@@ -71,15 +75,24 @@ class Progress:
                 print(f"{name} ...", file=sys.stderr, flush=True)
             self.printed = name
             return
-        seconds_left = self.end_s - time.monotonic()
-        remaining = f"about {seconds_left:.0f} s left" if seconds_left > 0 else "soon done"
-        line = f"{remaining}: {name}{f': {state}' if state else ''}"
+        line = ": ".join(filter(None, [self._remaining(), name, state]))
         columns = shutil.get_terminal_size().columns - 1
         print(f"{CLEAR}{line[:columns]}", end="", file=sys.stderr, flush=True)
 
     def with_unit(self, unit: str) -> Callable[[str, str], None]:
         """As this, for states that count samples; unit: what they are called, such as steps."""
         return lambda name, state: self(name, state.replace("samples", unit))
+
+    def _remaining(self) -> str:
+        if self.end_s is None:
+            return ""
+        seconds = self.end_s - time.monotonic()
+        if seconds <= 0:
+            return "soon done"
+        for unit, name in ((3600, "h"), (60, "min")):
+            if seconds >= 10 * unit:
+                return f"about {seconds / unit:.0f} {name} left"
+        return f"about {seconds:.0f} s left"
 
     def note(self, text: str) -> None:
         """Print a line that stays."""

@@ -9,17 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from workflow.collocation.member.failures import says_out_of_memory
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "std::bad_alloc",
-    "alloc_failed",  # of cuBLAS and cuDNN
-)
 # Errors of cuBLAS and cuDNN where no memory is left for a handle, a kernel or its workspace. A
 # broken installation causes the same errors, so they count only while little memory is free.
 _MAYBE_OUT_OF_MEMORY = (
@@ -69,11 +62,6 @@ def is_out_of_memory(error: BaseException, capped: bool = False) -> bool:
     if says_out_of_memory(text) or (capped and "could not create" in text):
         return True
     return any(part in text for part in _MAYBE_OUT_OF_MEMORY) and _little_memory_is_free()
-
-
-def says_out_of_memory(text: str) -> bool:
-    """Whether the text of an error means, beyond doubt, that memory did not suffice."""
-    return any(part in text.lower() for part in _OUT_OF_MEMORY)
 
 
 def _little_memory_is_free() -> bool:

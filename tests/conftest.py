@@ -18,7 +18,7 @@ LONG = ("test_command", "test_job_advice", "test_drills", "test_release", "test_
 LONG += ("test_serving", "test_bench", "test_steps_that_fail", "test_simulation", "test_faults")
 LONG += ("test_script", "test_telemetry", "test_interleaved", "test_terminal", "test_figures")
 LONG += ("test_intervals", "test_gract_lines", "test_run", "test_streams", "test_speech")
-LONG += ("test_abuse",)
+LONG += ("test_abuse", "test_answers")
 
 
 # The same examples each time, without a deadline: the machine may be busy.

@@ -21,7 +21,8 @@ import psutil
 from models.jobs.output_steps import OutputSteps
 from models.jobs.script_output import ScriptOutput
 from models.jobs.script_steps import HookedSteps, act_on_living
-from models.member import BuildTimes, save_steps, says_out_of_memory
+from models.member import BuildTimes, save_steps
+from workflow.collocation.member.failures import says_out_of_memory
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 from workflow.collocation.member.view import View
@@ -182,12 +183,10 @@ class ScriptMember:
                 return f"the script: {line}"
         code = self.child.returncode
         if code == 0:
-            return (
-                f"the script ended without a step, after {self.steps.done} of earlier runs"
-                if self.spec.job.restarts
-                else f"the script ended after {self.steps.done} steps, before it was told to; "
-                "give it more to do than it can finish"
-            )
+            reason = f"the script ended after {self.steps.done} steps"
+            if self.spec.job.restarts:
+                return f"{reason}, and its last run made none"
+            return f"{reason}, before it was told to; give it more to do than it can finish"
         cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"the script ended {cause}: {lines[-1] if lines else 'without a word'}"
 

@@ -90,13 +90,14 @@ def refused(report: Report, device: FakeCard = GPU, **its) -> str:
 
 def test_limits_and_priorities_reach_the_member_that_they_are_for():
     its = {"sm_percent": 100 / 7, "pinned_memory_mb": 2048, "priority": 0}
-    card = {"CUDA_VISIBLE_DEVICES": GPU.uuid}
-    assert served(GPU, [7], **its).environment(0) == card | {
+    without = served(GPU, [7])
+    assert served(GPU, [7], **its).environment(0) == without.daemon.environment | {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "14.2857",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
         "CUDA_MPS_CLIENT_PRIORITY": "0",
     }
-    assert served(GPU, [7]).environment(0) == card
+    assert without.environment(0) == without.daemon.environment
+    assert without.daemon.environment["CUDA_VISIBLE_DEVICES"] == GPU.uuid
     found = limits(priority=1)
     assert found["verified"] is True  # that they are clients; of priorities there is no proof
     assert found["priorities"] == {"asked": {0: 1}, "default": "0", "seen": None}

@@ -188,6 +188,7 @@ def test_views_that_a_killed_process_left_are_removed_at_the_next_start(project)
         ({"out": "../shared", "deep": "../shared/deep"}, {".", "../shared"}),
         ({"up": ".."}, {".."}),
         ({"missing": "/nowhere/at/all", "null": "/dev/null"}, {"."}),
+        ({"python": "/usr/bin/env", "lib": "/usr/lib"}, {"."}),  # as an environment has them
         ({"out": "/tmp"}, None),
         ({"out": "/"}, None),
     ],
@@ -225,3 +226,29 @@ def test_without_a_view_nothing_is_run_unless_a_person_agrees(
     said = capsys.readouterr().err.replace("\n ", "")
     assert "no view is to be had; --write-here lets them" in said
     assert len(questions) == at_terminal and fingerprint(project) == before
+
+
+MOUNTS = """
+import subprocess, sys
+from pathlib import Path
+from workflow.collocation.member.view import remove
+theirs, scratch = map(Path, sys.argv[1:])
+(scratch / "data").mkdir(parents=True)
+subprocess.run(["mount", "--bind", theirs, scratch / "data"], check=True)
+remove(scratch)
+"""
+
+
+def test_what_a_script_mounted_in_its_copy_is_not_removed(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "dataset").write_text("of somebody")
+    scratch = tmp_path / "scratch"
+    command = ["unshare", "--mount", "--map-root-user", sys.executable, "-c", MOUNTS]
+    run = subprocess.run(
+        [*command, theirs, scratch], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    if run.returncode and ("mount" in run.stderr or "unshare" in run.stderr):
+        pytest.skip(f"nothing can be mounted here: {run.stderr}")
+    assert run.returncode == 0, run.stderr
+    assert (theirs / "dataset").read_text() == "of somebody" and not scratch.exists()

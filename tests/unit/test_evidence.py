@@ -6,7 +6,6 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +16,7 @@ from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps
 from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report
 from workflow.collocation.sharing.interleaved import Interleaved
+from workflow.collocation.sharing.mps_daemon import Daemon
 from workflow.collocation.sharing.naive import Naive
 from workflow.collocation.study.cell import MeasureSpec
 
@@ -39,7 +39,7 @@ def plain(device: FakeCard) -> Naive:
     return Naive(cell("naive", count=2), device)
 
 
-def daemon(device: FakeCard, clients: list[int], status: str = "ACTIVE") -> SimpleNamespace:
+def daemon(device: FakeCard, clients: list[int], status: str = "ACTIVE") -> Daemon:
     """The daemon of server 5, which lists these clients."""
     answers = {
         "get_server_list": "5\n",
@@ -47,7 +47,9 @@ def daemon(device: FakeCard, clients: list[int], status: str = "ACTIVE") -> Simp
         "get_client_list 5": "".join(f"{pid}\n" for pid in clients),
         "get_default_client_priority": "0\n",
     }
-    return SimpleNamespace(ask=answers.get, environment={"CUDA_VISIBLE_DEVICES": device.uuid})
+    it = Daemon(device.uuid, Path("none"), Path("none"))
+    it.ask = answers.get
+    return it
 
 
 def served(device: FakeCard, clients: list[int], status: str = "ACTIVE", **limits) -> mps.Mps:

@@ -12,9 +12,10 @@ MOST_LINES = 400
 # Rooms of workflow/collocation, each of which imports only those before it; the first ones are the
 # core, which everybody may import.
 CORE = ("study", "record", "process_lifetime")
-ROOMS = (*CORE, "member", "gpu", "sharing", "telemetry", "run", "plan")
+ROOMS = (*CORE, "member", "gpu", "sharing", "telemetry", "run", "sweep", "plan")
 # Modules of workflow that models may import.
 SHARED_WITH_MODELS = (
+    "workflow.collocation.member.failures",
     "workflow.collocation.member.protocol",
     "workflow.collocation.member.spec",
     "workflow.collocation.member.view",

@@ -62,9 +62,10 @@ def test_a_file_system_without_locks_is_named_with_the_way_out(tmp_path, monkeyp
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    said = "cannot be locked: No locks available; remove it, or set results to another"
-    with pytest.raises(OSError, match=said), lock.folder_lock(tmp_path, {}):
-        pass
+    for setting in ("results", "--folder"):
+        said = f"cannot be locked: No locks available; remove it, or set {setting} to another"
+        with pytest.raises(OSError, match=said), lock.folder_lock(tmp_path, {}, setting):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ LOCAL = {MLFLOW: ""}
         ({"WANDB_MODE": "disabled", "NEPTUNE_MODE": ""}, {"WANDB_MODE", "NEPTUNE_MODE"}, {}),
         *(({name: "x"}, {name}, {}) for name in TRACKERS_OFFLINE),
         ({MLFLOW: "http://tracking:5000"}, set(), LOCAL),
-        ({MLFLOW: "https://user:word@tracking/x"}, set(), LOCAL),
+        ({MLFLOW: "https://tracking/x"}, set(), LOCAL),
         ({MLFLOW: "databricks"}, set(), LOCAL),
         ({MLFLOW: "databricks://profile"}, set(), LOCAL),
         ({MLFLOW: "sqlite:///http.db"}, set(), {}),
-        ({MLFLOW: "file:/tmp/mlruns"}, set(), {}),
+        ({MLFLOW: "file:mlruns"}, set(), {}),
         ({MLFLOW: ""}, set(), {}),
     ],
 )

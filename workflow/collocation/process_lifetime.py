@@ -11,7 +11,7 @@ import psutil
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # ask a process to end
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None)
 
 
@@ -26,6 +26,11 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own, so that it can be ended."""
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with_starter() -> None:
@@ -55,6 +60,19 @@ MEMBERS: set[int] = set()  # PIDs of training processes, children of a fork serv
 def all_descendants() -> list[psutil.Process]:
     """Every process that was started by this one or by its members, directly or not."""
     return psutil.Process().children(recursive=True) + process_trees(MEMBERS)
+
+
+def tree_pids(roots: Iterable[int]) -> dict[int, set[int]]:
+    """The PIDs of each of these processes and of all its descendants, from one listing."""
+    parents = {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
+    trees = {root: {root} for root in roots}
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor not in trees:
+            ancestor = parents[ancestor]
+        if ancestor in trees:
+            trees[ancestor].add(pid)
+    return trees
 
 
 def process_trees(pids: Iterable[int]) -> list[psutil.Process]:

@@ -59,11 +59,14 @@ def device_lock(key: str, holder: dict, on_wait: Callable[[dict], None]) -> Iter
 
 
 @contextmanager
-def folder_lock(path: Path, holder: dict) -> Iterator[None]:
-    """Hold a folder (made if need be) by its file `.lock`. Raises LockHeld if another has it."""
+def folder_lock(path: Path, holder: dict, setting: str = "results") -> Iterator[None]:
+    """Hold a folder (made if need be) by its file `.lock`. Raises LockHeld if another has it.
+
+    setting: what chooses the folder, for those to whom it cannot be locked.
+    """
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    fd = _try_lock(path / ".lock", holder)
+    fd = _try_lock(path / ".lock", holder, setting)
     if fd is None:
         raise LockHeld(path, _read_holder(path / ".lock"))
     try:
@@ -73,7 +76,7 @@ def folder_lock(path: Path, holder: dict) -> Iterator[None]:
         os.close(fd)
 
 
-def _try_lock(path: Path, holder: dict) -> int | None:
+def _try_lock(path: Path, holder: dict, setting: str = "COLLOCATION_LOCK_DIR") -> int | None:
     """The locked descriptor (close-on-exec), or None while another process has the lock."""
     fd = None
     try:
@@ -85,9 +88,8 @@ def _try_lock(path: Path, holder: dict) -> int | None:
     except OSError as error:  # no regular file, or a network's file system without locks
         if fd is not None:
             os.close(fd)
-        key = "results" if path.name == ".lock" else "COLLOCATION_LOCK_DIR"
         raise OSError(
-            f"{path} cannot be locked: {error.strerror}; remove it, or set {key} to another "
+            f"{path} cannot be locked: {error.strerror}; remove it, or set {setting} to another "
             "folder, on a local disk"
         ) from None
     _write_holder(fd, holder)

@@ -4,6 +4,7 @@ A driver that fails is reported in NVML's own words, and never taken for a machi
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,18 @@ class Device:
             kind: None if entries is None else sorted(entry.pid for entry in entries)
             for kind, entries in lists.items()
         }
+
+    @in_subprocess()
+    def process_memory(self) -> dict[int, int]:
+        """Bytes of device memory by PID, of all processes on the card; 0 where not given."""
+        lists = _query(self.uuid, process_entries) or {}
+        memory: dict[int, int] = Counter()
+        clients = {entry.pid for entry in lists.get("mps") or ()}
+        for kind in ("mps", "compute"):
+            for entry in lists.get(kind) or ():  # a process is listed for each part of a card
+                if kind == "mps" or entry.pid not in clients:
+                    memory[entry.pid] += entry.usedGpuMemory or 0
+        return dict(memory)
 
     @in_subprocess()
     def memory_free(self) -> int | None:

@@ -6,6 +6,7 @@ in a mount namespace. Where the kernel allows none, the script runs in a real co
 
 import ctypes
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from workflow.collocation.member.spec import ScriptSpec
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
-MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+MS_REC, MS_PRIVATE, MNT_DETACH = 0x4000, 1 << 18, 2
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -88,6 +89,18 @@ def _call(function, *arguments) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def mounts() -> list[Path]:
+    """Where file systems are mounted, as this process sees them."""
+    lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").strip()
+    points = [line.split(" ")[4] for line in lines.split("\n")]
+    return [Path(re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), point)) for point in points]
+
+
+def mounts_below(folder: Path) -> list[Path]:
+    real = Path(os.path.realpath(folder))
+    return [mount for mount in mounts() if real in mount.parents]
+
+
 def entries_of(folder: Path, left_out: Sequence[str]) -> Iterator[tuple[Path, os.stat_result]]:
     """All files and folders below a folder, also behind links; each folder before its content.
 
@@ -112,7 +125,16 @@ def copy_folder(folder: Path, target: Path, left_out: Sequence[str]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of views, if it exists, whatever the modes of the folders in it."""
+    """Remove a folder of views, if it exists, whatever the modes of the folders in it.
+
+    What a script has mounted in it is somebody's: it is unmounted first, or the folder stays.
+    """
+    if folder.is_symlink():
+        return
+    for mount in sorted(mounts_below(folder), reverse=True):
+        LIBC.umount2(os.fsencode(mount), MNT_DETACH)
+    if mounts_below(folder):
+        return
     for parent, names, _ in os.walk(folder):
         for path in (Path(parent, name) for name in names):
             if not path.is_symlink():

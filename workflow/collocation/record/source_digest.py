@@ -13,7 +13,8 @@ from pathlib import Path
 from workflow.collocation import ROOT
 
 PACKAGES = ("models", "workflow/collocation")
-NOT_DIGESTED = "workflow/collocation/plan/"  # no process of a cell imports it
+# No process of a cell imports these.
+NOT_DIGESTED = ("workflow/collocation/plan/", "workflow/collocation/sweep/")
 
 
 def code_digest(root: Path = ROOT) -> str:

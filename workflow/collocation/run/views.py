@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -13,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from workflow.collocation.member.spec import MemberSpec, ScriptSpec, ViewSpec
-from workflow.collocation.member.view import View, entries_of, remove
+from workflow.collocation.member.view import View, entries_of, mounts, remove
 from workflow.collocation.run.task import free_ports
 
 PREFIX = "collocate-view-"
+OF_SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 ROOM = 1 << 30  # bytes that a file system must have free for what scripts write
 MOST_COPIED, MOST_COPIED_FILES = 1 << 30, 20_000  # bytes and files of a folder that is copied
 MOST_ENTRIES, MOST_PLACES = 1_000_000, 64  # that are looked through for links, that are covered
@@ -92,7 +92,7 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
 
 def _bases(places: Sequence[Path], room: int) -> list[str]:
     """Folders for what scripts write, with so many bytes free; none lies in one of the places."""
-    bases = dict.fromkeys(map(os.path.realpath, (tempfile.gettempdir(), "/var/tmp", "/dev/shm")))
+    bases = dict.fromkeys(map(os.path.realpath, (tempfile.gettempdir(), "/dev/shm")))
     return [
         base
         for base in bases
@@ -110,6 +110,8 @@ def _plan_overlay(folder: Path) -> ViewSpec:
     for base in _bases(places, ROOM):
         # In a user namespace, root could not read what belongs to others.
         for user_namespace in (False, True):
+            if user_namespace and any(map(_belongs_to_others, places)):
+                continue  # in which nobody could write their files
             view = ViewSpec(
                 kind="overlay",
                 scratch=base,
@@ -119,6 +121,17 @@ def _plan_overlay(folder: Path) -> ViewSpec:
             if _is_allowed(view, folder):
                 return view
     raise ValueError("the system allows none")
+
+
+def _belongs_to_others(place: Path) -> bool:
+    """Whether a folder holds something of another user or group."""
+    own = os.geteuid(), os.getegid()
+    for entry in _entries(place):
+        with suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if (status.st_uid, status.st_gid) != own:
+                return True
+    return False
 
 
 def _is_allowed(view: ViewSpec, folder: Path) -> bool:
@@ -153,14 +166,15 @@ def places_behind(folder: Path) -> list[Path]:
         if any(shared.is_relative_to(place) for shared in _shared()):
             raise ValueError(f"{way} leads to {place}, which other processes need")
         places.add(place)
-        for entry in _entries(place):
+        # Data of others, perhaps very many files, is covered without looking for links in it.
+        for entry in _entries(place) if os.access(place, os.W_OK) else ():
             left -= 1
             if left < 0:
                 raise ValueError(f"over {MOST_ENTRIES:,} files would have to be searched for links")
             if entry.is_symlink() and (target := _written_through(entry.path)):
                 ways.append((target, Path(entry.path)))
     places = {place for place in places if places.isdisjoint(place.parents)}
-    for mount in _mounts():
+    for mount in mounts():
         if not places.isdisjoint(mount.parents):
             if not mount.is_dir():
                 raise ValueError(f"{mount} is mounted")
@@ -187,22 +201,20 @@ def _entries(folder: Path) -> Iterator[os.DirEntry]:
 
 
 def _written_through(link: str) -> Path | None:
-    """The folder that writing through a link can alter; None if there is none."""
+    """The folder that writing through a link can alter; None if there is none.
+
+    Not of the system: an environment's links lead there, and no script writes to them.
+    """
     target = Path(os.path.realpath(link))
+    if any(target.is_relative_to(folder) for folder in OF_SYSTEM):
+        return None
     with suppress(PermissionError):  # nobody writes through a link that may not be followed
         if target.is_dir():
-            return target
+            return None if os.statvfs(target).f_flag & os.ST_RDONLY else target
         can_be_made = not target.exists() and target.parent.is_dir()
         if can_be_made or (target.is_file() and os.access(target, os.W_OK)):
             return target.parent
     return None
-
-
-def _mounts() -> list[Path]:
-    """Where file systems are mounted."""
-    lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").strip()
-    points = [line.split(" ")[4] for line in lines.split("\n")]
-    return [Path(re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), point)) for point in points]
 
 
 # -- copies ----------------------------------------------------------------------------------------

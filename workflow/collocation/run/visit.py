@@ -209,6 +209,8 @@ class Visit:
             **self.task.telemetry.model_dump(),
         }
         watch = stack.enter_context(Watch(scratch, log / "sampler.log", sampler_config))
+        # Before the server: its members are to end before what they have mounted there.
+        view = self.task.view and stack.enter_context(with_scratch(self.task.view))
         server = ForkServerClient(log / "server.log", self.task.trainer, lock=self.lock)
         stack.enter_context(server)
         specs = member_specs(
@@ -220,7 +222,6 @@ class Visit:
             scratch,
             replicate=1,
         )
-        view = self.task.view and stack.enter_context(with_scratch(self.task.view))
         specs = keep_apart([self._for_probe(spec) for spec in specs], view)
         common = {
             "server": server,

@@ -101,9 +101,9 @@ def owner(pid: int) -> str:
         return f"PID {pid} (owner not visible from here)"
 
 
-def require_free(device: Device) -> None:
+def require_free(device: Device, who: str = "a cell") -> None:
     """Raise GpuBusy, naming PID and owner, if somebody else's MPS daemon serves the card, or
-    processes compute on it. Ends nobody.
+    processes compute on it. Ends nobody. who: needs the card, as the sentence has it.
     """
     for process in psutil.process_iter():
         environment = None
@@ -114,10 +114,10 @@ def require_free(device: Device) -> None:
         if environment is not None and device.shown_to(environment):
             pipe = printable(environment.get(PIPE_FOLDER, DEFAULT_PIPE))
             raise GpuBusy(
-                "a cell needs the GPU to itself, and another MPS daemon serves it: "
+                f"{who} needs the GPU to itself, and another MPS daemon serves it: "
                 f"{owner(process.pid)}, pipe folder {pipe}"
             )
-    _await_lists(device, lambda listed, late: _strangers(listed, set()))
+    _await_lists(device, lambda listed, late: _strangers(listed, set(), who))
 
 
 def require_members(
@@ -184,9 +184,9 @@ def _await_lists(
         time.sleep(0.2)
 
 
-def _strangers(listed: ProcessLists, ours: set[int]) -> GpuBusy | None:
+def _strangers(listed: ProcessLists, ours: set[int], who: str = "a cell") -> GpuBusy | None:
     strangers = {*(listed["compute"] or []), *(listed["mps"] or [])} - ours
     if not strangers:
         return None
     owners = ", ".join(owner(pid) for pid in sorted(strangers))
-    return GpuBusy(f"a cell needs the GPU to itself, and others compute on it: {owners}")
+    return GpuBusy(f"{who} needs the GPU to itself, and others compute on it: {owners}")

@@ -5,7 +5,6 @@ until the daemon itself lists every member. A limit that is not in force is as s
 once the member itself finds that it has no more.
 """
 
-import re
 import shutil
 import time
 from contextlib import suppress
@@ -130,25 +129,25 @@ class Mps(Method):
 
     def _active_server(self) -> tuple[int, str, list[int]]:
         """PID, status and clients' PIDs of the daemon's one server; raises NotInForce."""
-        servers = _pids(self.daemon.ask("get_server_list"))
+        servers = self.daemon.servers()
         if len(servers) != 1:
             raise NotInForce(f"MPS: one server was expected, the daemon lists {servers or 'none'}")
         [server] = servers
         if self.server not in (None, server):
             raise NotInForce(f"MPS: the server was PID {self.server} and is now PID {server}")
-        status = self.daemon.ask(f"get_server_status {server}").strip()
+        status = self.daemon.status(server)
         if status != "ACTIVE":
             raise NotInForce(f"MPS: server {server} is {status or 'without status'}, not ACTIVE")
-        return server, status, _pids(self.daemon.ask(f"get_client_list {server}"))
+        return server, status, self.daemon.clients(server)
 
     def release(self, pid: int) -> None:
         """Have the server drop the work of a member's processes, which live on."""
         deadline = time.monotonic() + RELEASE_S
         pids = {pid, *(process.pid for process in process_trees([pid]))}
         with suppress(NotInForce):
-            for server in _pids(self.daemon.ask("get_server_list", RELEASE_S)):
-                answer = self.daemon.ask(f"get_client_list {server}", deadline - time.monotonic())
-                for client in pids & set(_pids(answer)):
+            for server in self.daemon.servers(RELEASE_S):
+                clients = self.daemon.clients(server, deadline - time.monotonic())
+                for client in pids & set(clients):
                     command = f"terminate_client {server} {client}"
                     self.daemon.ask(command, deadline - time.monotonic())
 
@@ -206,9 +205,3 @@ class Mps(Method):
         if minimum or count >= total:
             raise NotInForce(f"{name} can use {count} SMs; {expected}")
         return f"it can use {count} SMs; {expected}, and this card's groups are not known"
-
-
-def _pids(answer: str) -> list[int]:
-    """The PIDs on lines that hold nothing else: a message that quotes a PID is no list."""
-    lines = re.findall(r"^[\d\s]+$", answer, re.M)
-    return sorted(int(pid) for line in lines for pid in line.split())

@@ -7,6 +7,7 @@ what belongs to a mark that nobody holds, and nothing else. No setting of the ca
 
 import fcntl
 import os
+import re
 import resource
 import shutil
 import signal
@@ -133,6 +134,18 @@ class Daemon:
             raise NotInForce(f"MPS: '{command}' failed: {words or f'exit {answer.returncode}'}")
         return answer.stdout
 
+    def servers(self, seconds: float | None = None) -> list[int]:
+        """PIDs of the servers that the daemon lists. This and the next two raise as `ask` does."""
+        return _listed_pids(self.ask("get_server_list", seconds))
+
+    def status(self, server: int) -> str:
+        """What a server is at: ACTIVE, FAULT, …"""
+        return self.ask(f"get_server_status {server}").strip()
+
+    def clients(self, server: int, seconds: float | None = None) -> list[int]:
+        """PIDs of a server's clients."""
+        return _listed_pids(self.ask(f"get_client_list {server}", seconds))
+
     @defer_signals()
     def end(self) -> None:
         """End the daemon and its server: quit, then SIGTERM, then SIGKILL; remove the pipe folder.
@@ -197,6 +210,12 @@ def sweep() -> None:
                     Daemon("", mark.parent, mark.parent).end()
                 except NotInForce as error:  # no fault of the cell that comes now
                     raise GpuBusy(str(error)) from None
+
+
+def _listed_pids(answer: str) -> list[int]:
+    """The PIDs on lines that hold nothing else: a message that quotes a PID is no list."""
+    lines = re.findall(r"^[\d\s]+$", answer, re.M)
+    return sorted(int(pid) for line in lines for pid in line.split())
 
 
 def _alive_after(seconds: float, processes: set[psutil.Process]) -> set[psutil.Process]:

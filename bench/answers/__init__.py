@@ -1,0 +1,1 @@
+"""Holds what `collocate advise` says of jobs against fresh starts, timed by the jobs themselves."""

@@ -1,0 +1,541 @@
+"""Sweeps: their commands, the queue in a folder, what follows from an end, and who is admitted."""
+
+import json
+import random
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collocate.app import main
+from collocate.folders import project_folder
+from collocate.run import predicted_gain
+from collocate.terminal import Progress
+from tests.studio import REPOSITORY
+from workflow.collocation.gpu.lock import LockHeld, folder_lock
+from workflow.collocation.study.errors import NotInForce
+from workflow.collocation.sweep import journal, table
+from workflow.collocation.sweep.admission import SETTLE_S, Admission
+from workflow.collocation.sweep.commands import listed, missing_program, numbered
+from workflow.collocation.sweep.journal import Claim, Sweep, find_or_make, open_or_make
+from workflow.collocation.sweep.mps_watch import FAULT_S, PROOF_S, MpsWatch
+from workflow.collocation.sweep.record import ALL_SLOTS, Attempt, End, Outcome, Run, State, conclude
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "second"),
+    [
+        ("x", "x"),
+        ("{n}", "1"),
+        ("seed={n},{n}", "seed=1,1"),
+        ("{{n}}", "{n}"),
+        ("{{{n}}}", "{1}"),
+        ('{{"lr": 1e-{n}}}', '{"lr": 1e-1}'),
+        ("", ""),
+    ],
+)
+def test_the_number_of_a_run_stands_for_its_placeholder(word, second):
+    assert numbered(["run", word], 2)[1] == ["run", second]
+
+
+@pytest.mark.parametrize("word", ["{", "}", "{m}", "{n:3}", "{{n}", "{n}}", "{}"])
+def test_other_braces_are_refused(word):
+    with pytest.raises(ValueError, match="write {{ and }} for braces"):
+        numbered(["run", word], 1)
+
+
+def test_a_file_has_a_command_a_line(tmp_path):
+    path = tmp_path / "runs.txt"
+    path.write_text("# it's all\ntrain --lr '1 2' # one's\n\n  echo {n} \"#\" å\\ b a#3 '; #'\n")
+    assert listed(path) == [["train", "--lr", "1 2"], ["echo", "{n}", "#", "å b", "a#3", "; #"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a\nb 'c\n", "runs.txt:2: No closing"),
+        ("#\n", "runs.txt: no command"),
+        ("cd x && a\n", "runs.txt:1: '&&' is for a shell"),
+        ("a > log\n", "runs.txt:1: '>' is for a shell"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused(tmp_path, text, words):
+    (tmp_path / "runs.txt").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        listed(tmp_path / "runs.txt")
+
+
+def test_a_program_that_is_not_there_is_named():
+    assert missing_program([["true"], ["sh", "-c", "x"]]) == ""
+    assert "'A=1'" in missing_program([["true"], ["A=1", "true"]])
+
+
+def test_a_dry_run_prints_each_command_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--runs", "2", "--dry-run", "--", "echo", "--seed", "{n}", "a b"]) == 0
+    lines = ["0000  echo --seed 0 'a b'", "0001  echo --seed 1 'a b'"]
+    assert capsys.readouterr().out.splitlines() == lines
+    Path("runs.txt").write_text("true 1 # one\ntrue '{n}'\n")
+    assert main(["run", "--commands", "runs.txt", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["0000  true 1", "0001  true '{n}'"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.txt"]
+
+
+ON_CPU = ["--gpus", "cpu", "--jobs", "2", "--runs", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--jobs", "2"], "give one of: -- COMMAND, --commands"),
+        (["--commands", "none.txt", "--", "true"], "give one of"),
+        (["--jobs", "2", "--", "true"], "--runs"),
+        (["--commands", "runs.txt", "--runs", "2"], "--runs"),
+        (["--commands", "none.txt"], "none.txt: no such file"),
+        (["--commands", "runs.txt"], "'no-such-program' is no program"),
+        (["--runs", "2", "--", "echo", "{m}"], "{m}: {n} is"),
+        (["--runs", "0", "--", "true"], "--runs"),
+        (["--gpus", "cpu", "--runs", "2", "--", "true"], "--jobs: give a number"),
+        ([*ON_CPU, "--method", "mps", "--", "true"], "--method mps: needs a GPU"),
+        ([*ON_CPU, "--method", "streams", "--", "true"], "--method"),
+        ([*ON_CPU, "--folder", "other", "--", "true"], "--folder: other holds a sweep of other"),
+        ([*ON_CPU, "--folder", "broken", "--", "true"], "--folder: broken/sweep.json"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_line_and_nothing_starts(
+    tmp_path, monkeypatch, capsys, words, named
+):
+    monkeypatch.chdir(tmp_path)
+    Path("runs.txt").write_text("true\nno-such-program x\n")
+    open_or_make(Path("other"), [["false"]], tmp_path)
+    Path("broken").mkdir()
+    Path("broken", "sweep.json").write_text("{")
+    assert main(["run", *words]) == 2
+    complaint = capsys.readouterr().err
+    assert named in complaint and complaint.count("\n") == 1
+    assert not Path("collocate").exists()
+
+
+# -- the folder ------------------------------------------------------------------------------------
+
+COMMANDS = [["true", str(number)] for number in range(4)]
+
+
+def test_a_sweep_is_found_by_its_commands_and_folder(tmp_path):
+    parent = tmp_path / "collocate"
+    first = find_or_make(parent, COMMANDS, tmp_path)
+    assert first == parent / "run-1" == find_or_make(parent, COMMANDS, tmp_path)
+    assert find_or_make(parent, COMMANDS[1:], tmp_path) == parent / "run-2"
+    assert find_or_make(parent, COMMANDS, parent) == parent / "run-3"
+    open_or_make(first, COMMANDS, tmp_path)
+    with pytest.raises(ValueError, match="other commands"):
+        open_or_make(first, COMMANDS[1:], tmp_path)
+    with folder_lock(parent, {}), pytest.raises(LockHeld):
+        find_or_make(parent, COMMANDS, tmp_path)
+
+
+def test_one_that_was_made_by_half_is_made_anew(tmp_path):
+    folder = find_or_make(tmp_path, COMMANDS, tmp_path)
+    (folder / "sweep.json").unlink()
+    open_or_make(folder, COMMANDS, tmp_path)
+    assert len(Sweep(folder).runs()) == 4
+
+
+def test_sweeps_in_the_clone_go_to_its_results(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    assert project_folder() == Path("results")
+
+
+def test_files_that_hold_commands_are_their_owners_alone(tmp_path):
+    folder = find_or_make(tmp_path, COMMANDS, tmp_path)
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def sweep_of(tmp_path: Path, count: int = 4) -> Path:
+    return find_or_make(tmp_path, COMMANDS[:count], tmp_path)
+
+
+def begin(claim: Claim, sweep: Sweep, shared: bool = False, host: str = "here") -> None:
+    """Start an attempt, without a process."""
+    place = {"session": sweep.session, "host": host, "gpu": "cpu", "method": "mps"}
+    place |= {"slots": [0], "cores": [0], "wanted": claim.run.wanted, "shared": shared}
+    claim.run.attempts.append(Attempt(**place, start="2026-01-01T00:00:00+00:00"))
+    claim.write()
+
+
+def finish(claim: Claim, end: End) -> None:
+    conclude(claim.run, end, any_size=False)
+    claim.write()
+    claim.release()
+
+
+def test_no_two_claim_the_same_run(tmp_path):
+    one, other = (Sweep(sweep_of(tmp_path)) for _ in range(2))
+    claims = [sweep.claim_next(1, 1) for sweep in (one, other, one, other, one)]
+    assert [claim and claim.run.run for claim in claims] == [0, 1, 2, 3, None]
+    claims[2].release()
+    assert other.claim_next(1, 1).run.run == 2
+
+
+def test_what_a_killed_supervisor_had_is_lost_and_starts_again(tmp_path):
+    one, other = (Sweep(sweep_of(tmp_path)) for _ in range(2))
+    claim = one.claim_next(1, 1)
+    begin(claim, one)
+    assert other.read(0).state(other.session) is State.running
+    claim.release()  # as the kernel does for a process that is killed
+    again = other.claim_next(1, 1)
+    assert again.run.run == 0 and again.run.attempts[0].outcome == Outcome.lost
+
+
+def test_a_session_lasts_while_anybody_works_and_the_next_tries_failures_again(tmp_path):
+    folder = sweep_of(tmp_path, count=1)
+    one, other = Sweep(folder), Sweep(folder)
+    assert (one.session, other.session) == (1, 1)
+    claim = one.claim_next(1, 1)
+    begin(claim, one)
+    finish(claim, End(code=1))
+    assert other.claim_next(1, 1) is None
+    one.close()
+    third = Sweep(folder)
+    assert third.session == 1 and third.claim_next(1, 1) is None
+    other.close()
+    third.close()
+    later = Sweep(folder)
+    assert later.session == 2 and later.claim_next(1, 1).run.run == 0
+
+
+def test_those_that_failed_come_last(tmp_path):
+    first = Sweep(sweep_of(tmp_path, count=2))
+    claim = first.claim_next(1, 1)
+    begin(claim, first)
+    finish(claim, End(code=1))
+    first.close()
+    later = Sweep(first.folder)
+    assert [later.claim_next(1, 1).run.run for _ in range(2)] == [1, 0]
+
+
+def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatch):
+    sweep = Sweep(sweep_of(tmp_path))
+    claim, before = sweep.claim_next(1, 1), sweep.runs()
+    begin(claim, sweep)
+
+    def fail(*_, **__):
+        raise OSError("stale file handle")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(journal, "read_json", fail)
+        failing.setattr(journal, "write_text", fail)
+        assert sweep.runs() == before
+        assert not claim.save() and "stale file handle" in claim.problem
+        with pytest.raises(OSError, match="stale"):
+            sweep.claim_next(1, 1)
+    assert claim.save() and claim.problem == ""
+    assert sweep.claim_next(1, 1).run.run == 1  # whose claim was given up
+
+
+def test_a_run_that_needs_more_room_is_waited_for(tmp_path):
+    sweep = Sweep(sweep_of(tmp_path, count=2))
+    claim = sweep.claim_next(1, 4)
+    begin(claim, sweep, shared=True)
+    finish(claim, End(code=1, lines=("CUDA out of memory",)))
+    assert sweep.claim_next(1, 4) is None
+    assert sweep.claim_next(2, 4).run.run == 0
+    assert Sweep(sweep.folder).claim_next(1, 1).run.run == 1
+
+
+# -- what follows from an end ----------------------------------------------------------------------
+
+PLACE = {"session": 1, "host": "h", "gpu": "g", "method": "mps", "slots": [0], "cores": []}
+ONE_ATTEMPT = {"run": 0, "command": ["x"], "attempts": [PLACE]}
+MEMORY = ("loading", "RuntimeError: CUDA out of memory")
+FAULT = {"code": 1, "fault": True}
+# Ends of the attempts of one run, each with whether it shared the GPU → outcome of the last, and
+# slots for another attempt.
+ENDS = [
+    ([(End(code=0), True)], "ended", None),
+    ([(End(code=2, lines=("x", "no data")), True)], "failed", None),
+    ([(End(signal=9), True)], "failed", None),
+    ([(End(signal=15), True)], "stopped", 1),
+    ([(End(signal=15), True)] * 2, "failed", None),
+    ([(End(code=0, left=2, left_on_gpu=1), True)], "failed", None),
+    ([(End(error="python does not run"), False)], "failed", None),
+    ([(End(code=0, stopped=True), False)], "stopped", 1),
+    ([(End(code=1, lines=MEMORY), True)], "out_of_memory", 2),
+    ([(End(code=1, lines=MEMORY), False)], "failed", None),
+    ([(End(code=1, lines=MEMORY), True)] * 2, "failed", None),
+    ([(End(code=1, lines=MEMORY), True), (End(signal=15, stopped=True), True)], "stopped", 2),
+    ([(End(**FAULT), True)], "server_fault", 1),
+    ([(End(**FAULT, first=True), True)], "server_fault", ALL_SLOTS),
+    ([(End(**FAULT), True)] * 2, "server_fault", ALL_SLOTS),
+    ([(End(**FAULT), True)] * 2 + [(End(**FAULT), False)], "failed", None),
+    ([(End(**FAULT, lines=MEMORY), True)], "server_fault", 1),
+]
+
+
+@pytest.mark.parametrize(("ends", "outcome", "slots"), ENDS)
+def test_what_follows_from_an_end(ends, outcome, slots):
+    run = Run(0, ["x"])
+    for end, shared in ends:
+        run.attempts.append(Attempt(**PLACE, wanted=run.wanted, shared=shared))
+        conclude(run, end, any_size=False)
+    newest = run.attempts[-1]
+    assert (newest.outcome, newest.retry_slots) == (outcome, slots)
+    assert (newest.reason == "") == (outcome == "ended")
+    assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+TORCHRUN = ("RuntimeError: no data", "raise ChildFailedError(", "x.ChildFailedError:", "=====")
+REASONS = [
+    (End(code=1, lines=TORCHRUN), "exit code 1: RuntimeError: no data"),
+    (End(code=1, lines=("KeyError: 1", "Exception: 2", "x")), "exit code 1: Exception: 2"),
+    (End(code=1, lines=("x", "no data")), "exit code 1: no data"),
+    (End(code=0, left=2), "processes that it left were ended: 2"),
+    (
+        End(code=0, left=2, left_on_gpu=1),
+        "processes that it left were ended: 2, on the GPU: 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("end", "reason"), REASONS)
+def test_the_reason_is_the_line_that_tells_it(end, reason):
+    run = Run.from_json(ONE_ATTEMPT)
+    conclude(run, end, any_size=False)
+    assert run.attempts[-1].reason == reason
+
+
+class MuteDaemon:
+    """Answers nothing."""
+
+    def servers(self):
+        raise NotInForce("no answer")
+
+
+def daemon(servers: list[int], status: str = "ACTIVE") -> SimpleNamespace:
+    """A daemon that lists these servers, with the client 7."""
+    return SimpleNamespace(
+        servers=lambda: servers, status=lambda server: status, clients=lambda server: [7]
+    )
+
+
+@pytest.fixture
+def watch(tmp_path, monkeypatch) -> MpsWatch:
+    """Of server 5."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = MpsWatch("GPU-0", tmp_path)
+    made.daemon = daemon([5])
+    return made
+
+
+# The daemon when a run fails, and what the run wrote → whether it counts as a fault, and as first.
+ILLEGAL, REFUSED = "CUDA error: an illegal memory access", "the MPS server is not ready to accept"
+FULL = "the hardware resources required to create MPS client have been exhausted"
+FAULTS = [
+    (daemon([5]), "", False, False),
+    (daemon([5]), FULL, False, False),
+    (daemon([5]), ILLEGAL, True, True),
+    (daemon([5]), f"{FULL}\nCUDA error: device-side assert triggered", True, True),
+    (daemon([5]), REFUSED, True, False),
+    (daemon([5], "FAULT"), "", True, True),
+    (daemon([6]), "", True, True),
+    (daemon([]), "", True, True),
+    (MuteDaemon(), "", True, True),
+]
+
+
+@pytest.mark.parametrize(("later", "output", "is_fault", "is_first"), FAULTS)
+def test_a_fault_of_the_server_is_seen_from_outside(watch, later, output, is_fault, is_first):
+    attempt = Run.from_json(ONE_ATTEMPT).attempts[0]
+    watch.prove({70: attempt}, {70: {70, 7}}, [7], now_s=0.0)
+    assert attempt.mps is True and watch.server == 5
+    watch.daemon, began_s = later, time.monotonic()
+    assert watch.failed(began_s, output) == (is_fault, is_first)
+    assert watch.failed(began_s, "") == (is_fault, False)  # with it, or by itself
+    assert watch.failed(time.monotonic(), "") == (False, False)  # began after it
+    assert watch.failed(time.monotonic(), REFUSED) == (True, False)
+
+
+# The daemon after a fault; whether older runs live; seconds since → whether runs may start.
+READY = [
+    (daemon([6]), True, 0, False),
+    (daemon([6]), False, 0, True),
+    (daemon([6]), True, FAULT_S, True),
+    (daemon([]), False, 0, True),
+    (daemon([5], "FAULT"), False, 0, False),
+    (daemon([5], "FAULT"), True, FAULT_S, False),
+    (MuteDaemon(), False, 0, False),
+]
+
+
+@pytest.mark.parametrize(("later", "has_older", "ago_s", "is_ready"), READY)
+def test_after_a_fault_nothing_starts_until_the_server_takes_it(
+    watch, later, has_older, ago_s, is_ready
+):
+    assert watch.is_ready(has_older=True)
+    watch.failed(time.monotonic(), ILLEGAL)
+    watch.daemon, watch.fault_s = later, watch.fault_s - ago_s
+    assert watch.is_ready(has_older) is is_ready
+
+
+def test_a_run_on_the_gpu_that_the_daemon_does_not_list_is_not_under_mps(watch):
+    attempt = Run.from_json(ONE_ATTEMPT).attempts[0]
+    readings = [(0.0, [], None), (500.0, [8], None), (501.0 + PROOF_S, [8], False)]
+    for now_s, on_gpu, proven in readings:
+        watch.prove({70: attempt}, {70: {70, 8}}, on_gpu, now_s)
+        assert attempt.mps is proven
+
+
+# Each step: who acts, and what comes of it.
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.sampled_from(["start", "end", "fail", "memory", "fault", "kill"])
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, seed=st.integers(0, 99))
+def test_each_run_ends_well_once_whatever_comes_in_between(tmp_path_factory, steps, seed):
+    """Three supervisors on one queue, with two slots each, that fail and are killed and return."""
+    folder, chance = sweep_of(tmp_path_factory.mktemp("sweep")), random.Random(seed)
+    watcher = Sweep(folder)  # so that the session lasts
+    crew = [Sweep(folder) for _ in range(3)]
+    claims: list[list[Claim]] = [[], [], []]
+    ended: list[int] = []
+    ends = {"fail": End(code=1), "memory": End(code=1, lines=MEMORY), "fault": End(**FAULT)}
+
+    def act(who: int, what: str) -> None:
+        mine = claims[who]
+        if what == "start":
+            free = 2 - sum(min(claim.run.attempts[-1].wanted, 2) for claim in mine)
+            if free and (claim := crew[who].claim_next(free, 2)):
+                assert claim.run.run not in ended
+                begin(claim, crew[who], shared=bool(mine), host="elsewhere")
+                mine.append(claim)
+        elif what == "kill":
+            for claim in mine:
+                claim.release()
+            crew[who].close()
+            mine.clear()
+            crew[who] = Sweep(folder)
+        elif mine:
+            claim = mine.pop(chance.randrange(len(mine)))
+            if what == "end":
+                ended.append(claim.run.run)
+            finish(claim, ends.get(what, End(code=0)))
+
+    for who, what in steps:
+        act(who, what)
+    for _ in range(20):  # whatever was: from here on all goes well
+        for who in range(3):
+            act(who, "end")
+            act(who, "start")
+    failed = [run.run for run in watcher.runs() if run.state(watcher.session) is State.failed]
+    assert sorted(ended + failed) == [0, 1, 2, 3]
+    assert watcher.session == 1 and not any(claims)
+    for sweep in (watcher, *crew):
+        sweep.close()
+    with_failures = Sweep(folder)
+    assert with_failures.session == 2
+    states = [run.state(2) for run in with_failures.runs()]
+    assert states == [State.waiting if n in failed else State.ended for n in range(4)]
+    with_failures.close()
+
+
+# -- who is admitted -------------------------------------------------------------------------------
+
+
+def admission(
+    activity, used_mb=10_000.0, of_runs=None, gain=lambda *_: 2.0, **seconds
+) -> Admission:
+    """One run, since `since_s`, that has shown this for `still_s`."""
+    made = Admission("mps", gain)
+    made.started(0, 0.0)
+    made.see(seconds.get("grown_s", 2.0), used_mb, of_runs or {}, activity)
+    return made
+
+
+# What one run shows; memory of it and of the card; when memory last grew; gain → is one admitted?
+ADMISSIONS = [
+    ((0.5, 0.3), 10_000, {0: 9_500.0}, 2.0, 1.5, True),
+    ((0.5, 0.3), 10_000, {0: 9_500.0}, 25.0, 1.5, False),  # memory has just grown
+    ((0.5, 0.3), 50_000, {0: 49_000.0}, 2.0, 1.5, False),  # the next one would not fit
+    ((0.5, 0.3), 50_000, {}, 2.0, 1.5, False),  # NVML lists no process, as in a container
+    ((0.5, 0.3), 30_000, {}, 2.0, 1.5, True),
+    ((0.9, 0.81), 10_000, {0: 9_500.0}, 2.0, 1.5, False),
+    ((0.5, 0.3), 10_000, {0: 9_500.0}, 2.0, 1.02, False),
+    (None, 10_000, {0: 9_500.0}, 2.0, 1.0, True),  # no counters: memory alone
+    (None, 0, {}, 2.0, 1.0, False),  # nothing is known
+]
+
+
+@pytest.mark.parametrize(("activity", "used", "of_runs", "grown_s", "gain", "admitted"), ADMISSIONS)
+def test_one_more_is_admitted_if_there_is_room(activity, used, of_runs, grown_s, gain, admitted):
+    made = admission(activity, used, of_runs, lambda *_: gain, grown_s=grown_s)
+    assert made.admits(SETTLE_S + 10, running=1, total_mb=80_000) is admitted
+    assert not made.admits(SETTLE_S - 1, running=1, total_mb=80_000)
+    assert made.admits(0.0, running=0, total_mb=None)
+
+
+def test_each_run_has_its_share_of_the_activity():
+    asked = []
+    made = admission((0.4, 0.2), gain=lambda method, jobs: asked.append(jobs) or 2.0)
+    assert made.admits(30.0, 1, 80_000)
+    made.started(1, 30.0)
+    made.see(32.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
+    assert made.admits(60.0, 2, 80_000)
+    assert np.allclose(asked[-1], [(0.4, 0.2), (0.2, 0.3)])
+    made.ended(0)
+    assert not made.admits(60.0, 1, 80_000)  # until there are new readings
+    made.see(62.0, 10_000, {1: 9_500.0}, (0.3, 0.3))
+    made.admits(62.0, 1, 80_000)
+    assert np.allclose(asked[-1], [(0.2, 0.3)])
+
+
+@pytest.mark.parametrize("method", ["mps", "separate"])
+def test_the_gain_that_is_predicted_falls_with_the_number_of_runs(method):
+    gains = [predicted_gain(method, [(0.5, 0.3)] * count) for count in (1, 2, 4, 8)]
+    assert gains == sorted(gains, reverse=True) and gains[0] > 1.3
+    assert predicted_gain(method, [(0.99, 0.99)] * 4) < 1.03
+    assert predicted_gain(method, []) > 1.03
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def test_seconds_left_follow_from_runs_that_ended(tmp_path):
+    begun = {**PLACE, "start": "2026-01-01T00:00:00+00:00"}
+    done = Attempt(**begun, end="2026-01-01T01:00:00+00:00", outcome="ended")
+    runs = [Run(0, ["x"], [done]), Run(1, ["x"], [Attempt(**begun)]), Run(2, ["x"])]
+    assert table.seconds_left(runs, 1) == 1.5 * 3600
+    assert table.seconds_left(runs[1:], 1) is None
+    path = table.write_table(tmp_path, runs, 1)
+    states = [line.split(",")[1] for line in path.read_text().splitlines()]
+    assert states == ["state", "ended", "running", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "name"), (30, "about 30 s"), (1200, "about 20 min"), (40_000, "about 11 h")],
+)
+def test_the_live_line_says_how_long_it_takes(monkeypatch, capsys, seconds, words):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    progress = Progress(seconds)
+    progress.at_terminal = True
+    progress("name", "")
+    assert words in capsys.readouterr().err
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "runs.csv"
+    journal.write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        journal.write_text(path, "new \ud800")
+    assert [each.name for each in tmp_path.iterdir()] == ["runs.csv"]
+    assert path.read_text() == "old" and path.stat().st_mode & 0o077 == 0
