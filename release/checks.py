@@ -1,51 +1,49 @@
-"""Whether a study's raw files agree with themselves and with each other.
+"""Whether the files of an attempt agree with its record and with each other.
 
 Rates are computed again from step times, and telemetry from its series, by the functions that wrote
-them. Further checks hold for every study: slices are as long as the spec says, no two cells have a
-GPU at the same time, a window's GRACT agrees with its series, and each job of a completed cell has
-a window. What stands in one file only (a PID, a core) is protected by raw.sha256 alone.
+them. Further checks hold for every study: slices are as long as the spec says and leave no hole,
+each job of a completed cell has a window, the evidence names each job's process and the card.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import pairwise, product
 from math import isclose
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from analysis.files import one_line, read_table
-from release.manifest import NOT_RUN, Attempt, analysed_records, attempts, cells_not_run
+from release.manifest import Attempt, attempts
+from release.telemetry_checks import energy_readings, read_series, telemetry_problems
 from workflow.collocation.record import latency, run_json, step_times
 from workflow.collocation.record.run_json import Rate, Record
-from workflow.collocation.record.series import Series
-from workflow.collocation.record.values import Window, WindowTelemetry
-from workflow.collocation.study.layout import PLAN, RUN, RUNS
+from workflow.collocation.record.values import Window
+from workflow.collocation.study.layout import RUN
 from workflow.collocation.study.names import INTERLEAVED
-from workflow.collocation.study.regular_files import read_text
 
 SLICE_TOLERANCE = 1e-4  # relative: the steps at a slice's edges, each known to a tick
-SERIES_TOLERANCE = 1e-5  # relative: means of single-precision readings
-# A window's GRACT (from the pair of samples at its ends) against the mean of its series: at most
-# 0.0024 in the shipped records, 0.0102 in earlier ones.
-GRACT_TOLERANCE = 0.0105
 # How much shorter (s) and longer (relative) a slice may be: up to 3 ms on the shipped hosts.
 SLICE_EARLY_S, SLICE_LATE = 0.001, 0.05
-# Between a cell's start and its first window lie at most 460 s in the shipped records. Monotonic
-# clocks of two machines differ by hours: they count from when a machine booted.
-SAME_CLOCK_S = 600
+ENDED_WELL = ("completed", "departed")  # statuses of a member
+BARRIER = "barrier"  # when evidence is collected of all members; later, of those that are left
+NO_STEPS = (np.empty(0, np.int64), None)
 
 
 @dataclass
 class AttemptCheck:
-    """An attempt, its record if it can be read, and sentences on what is wrong with its files."""
+    """An attempt, its record if it can be read, and sentences on what is wrong with its files.
+
+    step_ticks: when its steps ended, as bytes, which no two measurements share. energy_j: first and
+    last reading of the card's energy counter.
+    """
 
     attempt: Attempt
     record: Record | None = None
     problems: list[str] = field(default_factory=list)
+    step_ticks: bytes = b""
+    energy_j: tuple[float, float] | None = None
 
 
 def check_attempts(study: Path, digests: Mapping[str, str]) -> Iterator[AttemptCheck]:
@@ -63,38 +61,22 @@ def check_attempt(study: Path, attempt: Attempt, digests: Mapping[str, str]) -> 
         check.problems += _name_problems(record, attempt)
         check.problems += _file_problems(record, digests)
         check.problems += _status_problems(record)
+        check.problems += _evidence_problems(record)
         check.problems += _slice_problems(record)
-        check.problems += _rate_problems(folder, record)
+        if any(member.windows for member in record.members):
+            table = read_table(folder / step_times.STEPS_FILE)
+            check.step_ticks = table["tick"].to_numpy().tobytes()
+            check.problems += _rate_problems(table, record)
+            check.problems += _fault_problems(table, record)
         check.problems += _latency_problems(folder, record)
-        check.problems += _telemetry_problems(folder, record)
+        series = read_series(folder, record)
+        check.problems += telemetry_problems(record, series)
+        readings = energy_readings(series)
+        check.energy_j = (readings[0], readings[-1]) if len(readings) else None
     except Exception as error:  # the files may hold anything
         reason = f"{type(error).__name__}: {one_line(error)[:200]}"
         check.problems.append(f"its files cannot be read: {reason}")
     return check
-
-
-def check_study(study: Path, checks: Iterable[AttemptCheck], names: Iterable[str]) -> list[str]:
-    """Sentences on what is wrong between attempts, and between them and the study's lists.
-
-    names: files of the study. Never raises for what the folder holds.
-    """
-    measured = defaultdict(list)
-    for check in checks:
-        if check.record and check.record.windows:
-            machine = check.record.provenance.get("machine")
-            measured[machine, check.record.device].append(check)
-    try:
-        problems = []
-        for checks_of_gpu in measured.values():
-            problems += _overlap_problems(checks_of_gpu)
-        records = {f"{attempt.folder}/{RUN}" for attempt in attempts(names)}
-        for name in sorted({*analysed_records(study)} ^ records):
-            problems.append(f"{name} is {'not in' if name in records else 'only in'} {RUNS}")
-        for cell in sorted({*cells_not_run(study, names)} ^ {*read_text(study / NOT_RUN).split()}):
-            problems.append(f"cell {cell}: whether it has a record, {PLAN} and {NOT_RUN} disagree")
-        return problems
-    except Exception as error:  # the lists may hold anything
-        return [f"{PLAN}, a list or a record cannot be read: {type(error).__name__}: {error}"[:300]]
 
 
 def _name_problems(record: Record, attempt: Attempt) -> Iterator[str]:
@@ -116,12 +98,45 @@ def _file_problems(record: Record, digests: Mapping[str, str]) -> Iterator[str]:
 def _status_problems(record: Record) -> Iterator[str]:
     """A completed cell has a window for each job of its spec, and evidence of its method."""
     measured = sum(bool(member.windows) for member in record.members)
-    faults = {member.status for member in record.members} - {"completed", "departed"}
+    faults = {member.status for member in record.members} - {*ENDED_WELL}
     if record.status == "completed" and (measured != len(record.jobs) or faults):
         yield f"{RUN}: status is completed, {measured} of {len(record.jobs)} members are"
     verified = [part.get("verified") for part in record.method.evidence.values() if part]
     if record.method.verified and (False in verified or not verified):
         yield f"{RUN}: method is verified, and its evidence is not"
+
+
+def _evidence_problems(record: Record) -> Iterator[str]:
+    """Evidence of a completed cell names every member's process, and the card."""
+    if record.status != "completed":
+        return
+    uuids = {member.device_uuid for member in record.members}
+    for when, part in record.method.evidence.items():
+        named_pids, named_uuids = _named_in(part)
+        uuids |= named_uuids
+        for member in record.members:
+            is_gone = member.status == "departed" and when != BARRIER
+            if part.get("verified") and not is_gone and member.pid not in named_pids:
+                yield f"{RUN}: evidence.{when} does not name member {member.member}'s process"
+    for uuid in sorted(uuids - {None, record.gpu and record.gpu.uuid}):
+        if not uuid.startswith("MIG-"):
+            yield f"{RUN}: a member ran on {uuid}, which is not the cell's GPU"
+
+
+def _named_in(evidence: Mapping) -> tuple[set[int], set[str]]:
+    """PIDs of members, and UUIDs of devices, that a piece of evidence names."""
+    pids, uuids = set(), set()
+    for key, value in evidence.items():
+        if key == "devices":
+            uuids |= {*value.values()}
+        elif key == "members" and isinstance(value, dict):  # of MIG
+            pids |= {seat["pid"] for seat in value.values()}
+        elif key in ("members", "clients"):
+            pids |= {*value}
+        elif isinstance(value, dict):
+            inner_pids, inner_uuids = _named_in(value)
+            pids, uuids = pids | inner_pids, uuids | inner_uuids
+    return pids, uuids
 
 
 def _slice_problems(record: Record) -> Iterator[str]:
@@ -141,20 +156,23 @@ def _slice_problems(record: Record) -> Iterator[str]:
         if too_short or max(seconds) > (1 + SLICE_LATE) * planned_s:
             yield f"{place} has slices that do not last {planned_s:g} s"
         slices += window.pieces
-    if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(slices))):
+    holes_s = [(later[0] - earlier[1]) / 1e9 for earlier, later in pairwise(sorted(slices))]
+    if min(holes_s, default=0) < 0:
         yield f"{RUN}: a slice begins before another one is over"
+    rates = [rate for member in record.members for rate in member.windows.values()]
+    step_s = max((rate.step_ms_p50 or 0 for rate in rates), default=0) / 1e3
+    # Between two slices the members end their step; the longest hole that ships is 0.49 s.
+    if slices and max(holes_s, default=0) > measure["slice_s"] + step_s:
+        yield f"{RUN}: between two slices is a hole of {max(holes_s):.2f} s, in which one has room"
 
 
-def _rate_problems(folder: Path, record: Record) -> Iterator[str]:
+def _rate_problems(table: pa.Table, record: Record) -> Iterator[str]:
     """Rates follow from the step times of each member."""
-    if not any(member.windows for member in record.members):
-        return
-    table = read_table(folder / step_times.STEPS_FILE)
     tick_ns, steps = int(table.schema.metadata[b"tick_ns"]), step_times.read_steps(table)
     windows = {window.name: window for window in record.windows}
     drop_s = record.spec["measure"].get("drop_s") or 0.0
     for member in record.members:
-        end_ns, _ = steps.get(member.member, (np.empty(0, np.int64), None))
+        end_ns, _ = steps.get(member.member, NO_STEPS)
         batch_size = record.jobs[member.member]["batch_size"]
         for name, recorded in member.windows.items():
             candidates = []
@@ -165,6 +183,26 @@ def _rate_problems(folder: Path, record: Record) -> Iterator[str]:
             place = f"{RUN}: members[{member.member}].windows.{name}"
             for difference in min(candidates, key=len):
                 yield f"{place}.{difference}"
+
+
+def _fault_problems(table: pa.Table, record: Record) -> Iterator[str]:
+    """A cell that did not complete has a member, or evidence, that shows why."""
+    verified = [part.get("verified") for part in record.method.evidence.values()]
+    ended_well = all(member.status in ENDED_WELL for member in record.members)
+    is_script = record.jobs[0].get("kind") == "command"  # it fails where it leaves its GPU idle
+    if record.status == "completed" or is_script or not (ended_well and all(verified)):
+        return
+    steps = step_times.read_steps(table)
+    pauses = {}
+    for window in record.windows:
+        for member in record.members:
+            if rate := member.windows.get(window.name):
+                end_ns = steps.get(member.member, NO_STEPS)[0]
+                shares = step_times.pause_shares(window, end_ns, rate.slices)
+                pauses[member.member, window.name] = shares
+    workloads = [member.workload for member in record.members]
+    if step_times.find_stopped_member(record.windows, pauses, workloads) is None:
+        yield f"{RUN}: status is {record.status}, and every member ended well"
 
 
 def _possible_rates(
@@ -224,88 +262,3 @@ def _latency_problems(folder: Path, record: Record) -> Iterator[str]:
         if recorded != latency.window_latencies(requests[member], windows[name], slo_ms):
             place = f"{RUN}: members[{member}].windows.{name}"
             yield f"{place}: {latency.REQUESTS_FILE} gives other latencies"
-
-
-def _telemetry_problems(folder: Path, record: Record) -> Iterator[str]:
-    """Means over windows follow from the series; counters are not compared, as they have none."""
-    if record.telemetry is None:
-        return
-    telemetry = record.telemetry.windows
-    windows = {window.name: window for window in record.windows}
-    for file, column in (("gpu", "entity"), ("member", "member"), ("host", None)):
-        entities = dict.fromkeys(
-            entity for window in telemetry.values() for entity in _means(window, file)
-        )
-        if not entities:
-            continue
-        table = read_table(folder / f"{file}.parquet")
-        if "window" in table.schema.names:  # read once after a window: no part of the series
-            table = table.filter(table["window"].is_null())
-        kinds = {field.name: (field.metadata or {}).get(b"kind") for field in table.schema}
-        metrics = {name for name, kind in kinds.items() if kind not in (None, b"counter")} - {"pss"}
-        for entity in entities:
-            rows = table
-            if column:
-                rows = table.filter(pc.equal(table[column].cast("string"), entity))
-            series = Series.of_table(rows)
-            for name, window_telemetry in telemetry.items():
-                window = windows[name]
-                for metric, mean in _means(window_telemetry, file).get(entity, {}).items():
-                    if metric not in metrics:
-                        continue
-                    computed = series.over(metric, window.ends, window.spans)
-                    if not _close(mean, computed):
-                        place = f"{RUN}: telemetry.windows.{name}.{entity}.{metric}"
-                        yield f"{place} is {mean}, {file}.parquet gives {computed}"
-                energy = window_telemetry.energy
-                if entity != "gpu" or energy is None or not energy.integrated_joules:
-                    continue
-                joules = series.integral("power", window.ends)
-                if not _close(energy.integrated_joules, joules):
-                    recorded = f"integrated_joules is {energy.integrated_joules}"
-                    yield f"{RUN}: telemetry.windows.{name}: {recorded}, readings give {joules}"
-    for name, window_telemetry in telemetry.items():
-        for entity, headline in window_telemetry.entities.items():
-            pair = headline.get("gract")
-            mean = window_telemetry.series.get(entity, {}).get("gract")
-            if None not in (pair, mean) and abs(pair - mean) > GRACT_TOLERANCE:
-                place = f"{RUN}: telemetry.windows.{name}"
-                yield f"{place}: gract of {entity} is {pair}, its series has {mean}"
-
-
-def _means(window: WindowTelemetry, file: str) -> dict[str, dict]:
-    """Means over a window that come from a series file, by entity."""
-    if file == "host":
-        return {"host": window.host} if window.host else {}
-    return window.series if file == "gpu" else window.members
-
-
-def _close(recorded: float | None, computed: float | None) -> bool:
-    if recorded is None or computed is None:
-        return recorded is computed
-    return isclose(recorded, computed, rel_tol=SERIES_TOLERANCE, abs_tol=1e-12)
-
-
-def _overlap_problems(checks: list[AttemptCheck]) -> Iterator[str]:
-    """No two cells have one GPU at the same time, by their windows and by when they began.
-
-    Windows are in a machine's time since it booted, so that a cell of another machine shows.
-    """
-    spans, boots = [], []
-    for check in checks:
-        record = check.record
-        began = datetime.fromisoformat(record.provenance["started_at"]).timestamp()
-        start_ns = min(window.start_ns for window in record.windows)
-        end_ns = max(window.end_ns for window in record.windows)
-        locked = began + (record.timing.get("lock_wait_s") or 0)
-        spans.append((start_ns, end_ns, locked, check.attempt))
-        boots.append((began - start_ns / 1e9, check.attempt))
-    for earlier, later in pairwise(sorted(spans)):
-        _, end_ns, locked, attempt = earlier
-        next_start_ns, _, next_locked, next_attempt = later
-        if next_start_ns < end_ns or abs(next_locked - locked) < 1:
-            yield f"cells {attempt} and {next_attempt} had one GPU at the same time"
-    for boot, attempt in boots:
-        distances = [abs(boot - other) for other, of_attempt in boots if of_attempt != attempt]
-        if distances and min(distances) > SAME_CLOCK_S:
-            yield f"cell {attempt} has another clock than the machine that it names"

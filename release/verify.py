@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.files import one_line, printable, read_table
-from release import checks, manifest
+from release import checks, manifest, study_checks
 from release.manifest import NOT_RUN, by_value, is_raw, never_ships
 from workflow.collocation.process_lifetime import end_with_parent
 from workflow.collocation.study.layout import MANIFEST, PLAN, RAW, RUNS
@@ -100,7 +100,7 @@ def check_raw(study: Path, digests: Mapping[str, str]) -> list[ArtefactCheck]:
     summary = ""
     if not artefacts:
         summary = f"{len(attempt_checks)} attempts: rates and telemetry follow from readings"
-    problems = checks.check_study(study, attempt_checks, digests)
+    problems = study_checks.check_study(study, attempt_checks, digests)
     return [*artefacts, ArtefactCheck("raw files", problems, summary)]
 
 

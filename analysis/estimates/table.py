@@ -32,6 +32,7 @@ PREDICTION, INTERVAL, CELL, RANGE, NONE = "prediction", "interval", "cell", "ran
 REPLICATES, MIXED_DESIGNS = "replicates", "both"
 # Columns that say what a number is of; with quantity, and host or source, they make its id.
 PLACE = ("scenario", "implementation", "method", "window", "job", "name")
+_ORDER = ("scenario", "implementation", "method", "window", "job", "name", "host")  # of rows
 COLUMNS = ("id", "quantity", *PLACE[:5], "host", "source", "name", "value", "low", "high")
 COLUMNS += ("spread", "n", "hosts", "unit", "relative_to", "flags", "status", "note", "design")
 COLUMNS += ("replicates",)
@@ -103,7 +104,7 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
     scenarios = {text: parse_scenario(text) for text in set(frame["scenario"]) - {""}}
     scenarios[""] = Scenario("", (), "")
     keys = []
-    for row in frame.itertuples():
+    for row in frame[[*_ORDER]].itertuples(index=False):
         scenario = scenarios[row.scenario]
         key = (implementation_order(row.implementation), scenario.mixed, scenario.family)
         key += (scenario.variant, scenario.n, row.scenario, method_order(row.method))
@@ -179,7 +180,7 @@ def ranged(row: Row, values: Sequence[float]) -> Row:
 
 def hosts(frame: pd.DataFrame) -> list[str]:
     """Labels of the study's hosts, in the order in which they were first used."""
-    return sorted(set(frame["host"]) - {""}, key=lambda host: int(re.sub(r"\D", "", host)))
+    return sorted({*frame["host"].unique()} - {""}, key=lambda host: int(re.sub(r"\D", "", host)))
 
 
 def hardware(frame: pd.DataFrame) -> list[str]:

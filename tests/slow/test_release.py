@@ -7,8 +7,6 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from collocate.outputs import derive
@@ -16,8 +14,10 @@ from release import checks, manifest, private, verify
 from release.bundle import artifact, seal
 from release.manifest import Attempt
 from tests import warm
+from tests.forging import as_it_was, change, forge, rename, scaled, times, wrong
 from tests.studio import REPOSITORY
 from workflow.collocation.gpu.lock import folder_lock
+from workflow.collocation.study.grid import MERGED_OFFSET
 
 SOURCE = REPOSITORY / "results" / "ladder"
 PLAIN = "1x_dlrm_criteo_b2048/paper_step/naive"
@@ -46,7 +46,7 @@ def finished(tmp_path_factory) -> Path:
         shutil.copytree(SOURCE / "cells" / cell, folder / "cells" / cell)
     shutil.copytree(SOURCE / "datasets", folder / "datasets")
     plan = json.loads((SOURCE / "plan.json").read_text("utf-8"))
-    plan = [cell for cell in plan if cell["id"] in (*KEPT, FULL, NEVER_RUN)]
+    plan = [cell for cell in plan if cell["replicate"] < MERGED_OFFSET]
     (folder / "plan.json").write_text(json.dumps(plan))
     records = sorted(folder.glob("cells/*/*/*/*/*/run.json"))
     lines = [path.relative_to(folder.parents[1]).as_posix() for path in records]
@@ -60,63 +60,6 @@ def finished(tmp_path_factory) -> Path:
 def copy(finished, tmp_path) -> Path:
     """The sealed study, to be altered."""
     return shutil.copytree(finished, tmp_path / "results" / "ladder")
-
-
-def change(path: Path, how) -> None:
-    """Alter a JSON file."""
-    content = json.loads(path.read_text("utf-8"))
-    how(content)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def forge(folder: Path, attempt: Attempt, how, **columns) -> None:
-    """Alter a record, and columns of its Parquet files (file__column=function); recompute every
-    hash, in run.json and in both lists.
-    """
-    path, files = folder / attempt.folder / "run.json", {}
-    for key, altered in columns.items():
-        name, _, column = key.partition("__")
-        file = path.with_name(f"{name}.parquet")
-        table = pq.read_table(file)
-        place = table.schema.get_field_index(column)
-        values = pa.array(map(altered, table[column].to_pylist()), table.schema.types[place])
-        pq.write_table(table.set_column(place, table.schema.field(place), values), file)
-        files[file.name] = manifest.sha256(file)
-
-    def both(record: dict) -> None:
-        how(record)
-        for name, digest in files.items():
-            record["files"][name]["sha256"] = digest
-
-    change(path, both)
-    manifest.write_lists(folder, manifest.digests(folder))
-
-
-def wrong(folder: Path) -> list[str]:
-    """What verify says of the raw files, without deriving anything."""
-    found = manifest.digests(folder)
-    lines = verify.check_raw(folder, found)
-    return [f"{line.artefact}: {said}" for line in lines for said in line.problems]
-
-
-def times(path: str, factor: float):
-    """What multiplies a number of a record; of a truth, 0 makes it false."""
-
-    def how(record: dict) -> None:
-        *way, last = path.split()
-        for key in way:
-            record = record[int(key) if isinstance(record, list) else key]
-        record[last] *= factor
-
-    return how
-
-
-def as_it_was(record: dict) -> None:
-    pass
-
-
-def scaled(factor: float):
-    return lambda value: None if value is None else value * factor
 
 
 FIRST, SEEN = "members 0 windows window", "telemetry windows window"
@@ -350,9 +293,10 @@ def lay(folder: Path, replicate: int, machine: str = "", cells=MEASURED_ONCE) ->
         def moved(record: dict, cell: str = cell) -> None:
             record["cell"] |= {"id": f"{cell}/r1", "replicate": 1}
             record["provenance"]["machine"] = machine or record["provenance"]["machine"]
-            record["gpu"]["uuid"] += machine
 
         change(there / "run.json", moved)
+        uuid = json.loads((there / "run.json").read_text())["gpu"]["uuid"]
+        rename(there / "run.json", uuid, uuid + machine)
     return folder
 
 
@@ -499,15 +443,15 @@ def faulty(tried, **fault) -> subprocess.CompletedProcess:
 def test_the_same_command_succeeds_after_it_was_killed_at_any_moment(
     finished, tmp_path, kind, step
 ):
-    for change in range(1, 1000, step):
-        tried = kind(finished, tmp_path / str(change))
-        done = faulty(tried, change=change)
+    for number in range(1, 1000, step):
+        tried = kind(finished, tmp_path / str(number))
+        done = faulty(tried, change=number)
         if done.returncode == 0:  # it makes no more changes
             break
         assert done.returncode == -9, done.stderr
         again = faulty(tried)
-        assert again.returncode == 0 and tried.right(), (change, again.stderr)
-    assert change > 3 * step
+        assert again.returncode == 0 and tried.right(), (number, again.stderr)
+    assert number > 3 * step
 
 
 @pytest.mark.parametrize("kind", [Sealed, Packed, Merged])

@@ -30,6 +30,9 @@ FIRST_TOLERANCE = 0.002
 EARLY_TOLERANCE, EARLY_STEPS = 0.25, 50
 # A verdict, and how far the early losses are from the reference, relative to the loss.
 LossCheck = tuple[str, float | None]
+# A job's median losses alone by step, and the numbers of SMs on which its first loss is fixed: with
+# another number cuDNN chooses other kernels.
+Reference = tuple[dict[int, float], set[int | None]]
 
 
 class MemberLosses(NamedTuple):
@@ -104,44 +107,45 @@ def check_losses(members: Iterable[MemberLosses]) -> dict[tuple[str, int, int], 
     return checks
 
 
-def _reference(alone: list[MemberLosses]) -> tuple[pd.Series, set[int | None]]:
+def _reference(alone: list[MemberLosses]) -> Reference:
     """The median losses on steps that all recorded, and the SM counts that fix the first loss."""
     losses = pd.DataFrame([member.losses for member in alone]).dropna(axis=1).sort_index(axis=1)
     median = losses[np.isfinite(losses).all(axis=1)].median()
     # Where most alone runs do not begin alike, they set no seed, and nothing fixes the first loss.
-    alike = sum(_begins_alike(row, median) for _, row in losses.iterrows())
-    return median, {member.sms for member in alone} if alike > len(alone) / 2 else set()
+    alike = sum(_begins_alike(row, median.to_numpy()) for row in losses.to_numpy())
+    sm_counts = {member.sms for member in alone} if alike > len(alone) / 2 else set()
+    return median.to_dict(), sm_counts
 
 
-def _check(member: MemberLosses, reference: tuple[pd.Series, set[int | None]] | None) -> LossCheck:
+def _check(member: MemberLosses, reference: Reference | None) -> LossCheck:
     """Whether a member's losses agree with those of its job alone, and how far apart they are.
 
-    reference: the job's median losses alone by step, and the numbers of SMs on which its first loss
-    is fixed: with another number cuDNN chooses other kernels. None where it never ran alone.
+    reference: None where it never ran alone.
     """
     if not member.losses:
         return NO_LOSS, None
     if reference is None:
         return NO_ALONE, None
     median, sm_counts = reference
-    expected = median[median.index.isin(member.losses)]
-    if expected.empty:
+    steps = [step for step in median if step in member.losses]
+    if not steps:
         return NO_LOSS, None
-    losses = expected.index.map(member.losses).to_series(expected.index)
+    losses = np.array([member.losses[step] for step in steps])
+    expected = np.array([median[step] for step in steps])
     apart = distance(losses, expected)
     begins_alike = member.sms not in sm_counts or _begins_alike(losses, expected)
     return AGREES if begins_alike and apart <= EARLY_TOLERANCE else DIFFERS, apart
 
 
-def distance(losses: pd.Series, expected: pd.Series) -> float:
+def distance(losses: np.ndarray, expected: np.ndarray) -> float:
     """Root mean square of the difference over that of `expected`; inf if losses are not finite."""
-    difference = float(((losses - expected) ** 2).sum(skipna=False))
-    scale = float((expected**2).sum(skipna=False))
+    difference = float(((losses - expected) ** 2).sum())
+    scale = float((expected**2).sum())
     if not math.isfinite(difference) or scale == 0:
         return 0.0 if difference == 0 else math.inf
     return math.sqrt(difference / scale)
 
 
-def _begins_alike(losses: pd.Series, expected: pd.Series) -> bool:
+def _begins_alike(losses: np.ndarray, expected: np.ndarray) -> bool:
     """Whether the first losses are alike; not if one is not finite, or there is none."""
     return bool((abs(losses - expected) <= FIRST_TOLERANCE * abs(expected))[:1].any())

@@ -197,7 +197,7 @@ def _sets(estimates: pd.DataFrame, outcomes: pd.DataFrame, columns: Columns) -> 
 
 def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
     """Rates, STP and S of everything that several hosts measured, host by host."""
-    rows = []
+    rows, by_id, names = [], table.by_id(estimates), table.hosts(estimates)
     for quantity in ("rate", "stp", "s", "device_rate"):
         for overall in _rows(table.select(estimates, quantity, window="", job="")):
             if overall.hosts < 2:
@@ -208,9 +208,8 @@ def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
                 "quantity": quantity,
                 "all": Number(overall, spelling.bare),
             }
-            on_hosts = {single.host: single for single in _rows(table.on_hosts(estimates, overall))}
-            for host in table.hosts(estimates):
-                row[host] = Number(on_hosts.get(host), spelling.bare)
+            for host in names:
+                row[host] = Number(by_id.get(f"{overall.id}@{host}"), spelling.bare)
             rows.append(row)
     return pd.DataFrame(rows)
 

@@ -5,7 +5,7 @@ Both the cell that measures and the checks of its record compute the means here.
 
 import math
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class Series:
 
     def __init__(self, t: np.ndarray, columns: dict[str, np.ndarray], rates: Iterable[str]):
         self.t, self.columns, self.rates = t, columns, tuple(rates)
+        self._weights = cache(self._find_weights)
 
     @classmethod
     def of_rows(cls, rows: list[dict], names: Iterable[str], rates: Iterable[str] = ()) -> "Series":
@@ -66,8 +67,11 @@ class Series:
     def readings(self, name: str, pieces: Pieces) -> np.ndarray:
         """The values of a column that were read in one of these [start, end), in ns."""
         values = self.columns[name]
-        inside = [(self.t >= start) & (self.t < end) for start, end in pieces]
-        return values[np.any(inside, axis=0) & np.isfinite(values)]
+        return values[self._is_inside(pieces) & np.isfinite(values)]
+
+    def _is_inside(self, pieces: Iterable[tuple[int, int]]) -> np.ndarray:
+        """Whether each row was read in one of these [start, end), in ns."""
+        return np.any([(self.t >= start) & (self.t < end) for start, end in pieces], axis=0)
 
     def integral(self, name: str, ends: tuple[int, int]) -> float | None:
         """Integral of a column over [start, end) in ns, by trapezoids, in its unit times s."""
@@ -102,19 +106,26 @@ class Series:
         The load differs before and after a slice. So in slices a rate counts only if its whole time
         lies in one slice, at least LAG_NS after its start.
         """
-        if name not in self.rates:
-            values = self.readings(name, pieces or [ends])
-            return values, np.ones(len(values))
-        rows, since, until = self._spans
+        rows, weights = self._weights(name in self.rates, ends, tuple(map(tuple, pieces or ())))
         values = self.columns[name][rows]
+        is_read = np.isfinite(values)
+        return values[is_read], weights[is_read]
+
+    def _find_weights(
+        self, of_rates: bool, ends: tuple[int, int], pieces: tuple[tuple[int, int], ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of the rows that count in a window, and their weights, for any column."""
+        if not of_rates:
+            rows = np.flatnonzero(self._is_inside(pieces or [ends]))
+            return rows, np.ones(len(rows))
+        rows, since, until = self._spans
         if pieces:
             starts, stops = np.array(pieces).T
             piece = np.searchsorted(starts + LAG_NS, since, side="right") - 1
             weights = np.where((piece >= 0) & (until <= stops[piece]), until - since, 0)
         else:
             weights = np.minimum(until, ends[1]) - np.maximum(since, ends[0])
-        count = np.isfinite(values) & (weights > 0)
-        return values[count], weights[count]
+        return rows[weights > 0], weights[weights > 0]
 
     @cached_property
     def _spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from workflow.collocation.record.parquet import numeric_column
 from workflow.collocation.record.run_json import Loss, Rate
-from workflow.collocation.record.values import FileDigest, Window
+from workflow.collocation.record.values import PERCENTILES, FileDigest, Window
 from workflow.collocation.study.names import COMPLETION
 
 STEPS_FILE = "steps.parquet"
@@ -51,7 +51,8 @@ def window_rate(end_ns: np.ndarray, start_ns: int, stop_ns: int, batch_size: int
 def _percentiles(step_ms: np.ndarray) -> dict[str, float]:
     if not len(step_ms):
         return {}
-    return {f"step_ms_p{p}": float(np.percentile(step_ms, p)) for p in (50, 95, 99)}
+    values = np.percentile(step_ms, PERCENTILES).tolist()
+    return {f"step_ms_p{p}": value for p, value in zip(PERCENTILES, values, strict=True)}
 
 
 def _drift_error(first: np.ndarray, last: np.ndarray) -> float:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-PERCENTILES = (50, 95, 99)  # of latencies
+PERCENTILES = (50, 95, 99)  # of latencies and step times
 LATENCIES = [f"p{p}_{kind}_ms" for kind in ("ttft", "tpot", "itl", "e2el") for p in PERCENTILES]
 REQUEST_METRICS = [*LATENCIES, "request_goodput", "answered_share"]
 
