@@ -36,6 +36,7 @@ JOBS = {
         "lstm_bf16",
         "vit_loader",
         "unet_diffusion",
+        "jax_mlp",
     )
 }
 JOBS |= {

@@ -146,7 +146,7 @@ def _running(
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=os.environ | {"TRUTH": str(clocks)},
+            env=_environment() | {"TRUTH": str(clocks)},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -174,19 +174,23 @@ def _sleep_while_running(process: subprocess.Popen, seconds: float) -> None:
 
 def _collocate(words: Sequence[str], folder: Path, timeout_s: float) -> str:
     """Standard output of a command of this project. Raises Failed with the last line it wrote."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    environment.pop("TRUTH", None)
     command = [sys.executable, "-m", "collocate", *words]
+    options = {"capture_output": True, "text": True, "timeout": timeout_s}
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
-        )
+        done = subprocess.run(command, cwd=folder, env=_environment(), **options)
     except subprocess.TimeoutExpired:
         raise Failed(f"{words[0]}: not done within {timeout_s:g} s") from None
     if done.returncode:
         raise Failed(f"{words[0]}: {_last_line(done.stderr) or f'status {done.returncode}'}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """This process's, in which this project can be imported, without a folder for clocks."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment.pop("TRUTH", None)
+    return environment
 
 
 def _last_line(text: str) -> str:

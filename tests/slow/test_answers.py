@@ -219,7 +219,7 @@ def test_an_answer_is_held_against_fresh_starts_and_another_job_fails(jobs, tmp_
 
 # -- the jobs --------------------------------------------------------------------------------------
 
-NEEDED = {"lora_gpt2": "transformers", "vit_loader": "timm"}
+NEEDED = {"lora_gpt2": "transformers", "vit_loader": "timm", "jax_mlp": "jax"}
 
 
 @pytest.mark.parametrize("name", answers.JOBS)
