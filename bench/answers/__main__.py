@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.answers import scores, starts
 from bench.answers.report import markdown
-from bench.answers.starts import Failed, ScriptJob, ask, true_rate
+from bench.answers.starts import Failed, ScriptJob, ask, rates_of_pair, true_rate
 from workflow.collocation.study.definition import check_duration, parse_seconds
 
 FOLDER = Path(__file__).parent / "jobs"
@@ -70,16 +70,8 @@ class Bench:
     def hold_answer(self, name: str, options: argparse.Namespace) -> None:
         """Ask about a job, and start afresh one copy of it and the set of the answer."""
         answer = self.answers[name] = {"problems": []}
-        settings = [f"gpu={options.gpu}"] if options.gpu != "auto" else []
         try:
-            advice, path, answer["wall_s"] = ask(
-                JOBS[name],
-                self.folder,
-                self.results / name,
-                parse_seconds(options.budget),
-                options.max_jobs,
-                settings,
-            )
+            advice, path, answer["wall_s"] = self._ask([JOBS[name]], name, options)
             answer["advice"] = advice
             lone_rate = self._fresh_rate(name, (1, "naive"), LONE_S)
             answer["lone"] = scores.compare(advice["alone"]["interval"], lone_rate)
@@ -91,6 +83,27 @@ class Bench:
                 answer["predictions"] = scores.score_predictions(advice, {key: rate}, lone_rate)
         except Exception as failure:  # whatever it is, the next job goes on
             answer["problems"].append(_problem(failure))
+
+    def hold_pair(self, pair: str, options: argparse.Namespace) -> None:
+        """Ask about two jobs, and start both afresh by the method with the highest STP."""
+        answer = self.answers[pair] = {"problems": []}
+        jobs = [JOBS[name] for name in pair.split("+")]
+        try:
+            advice, _, answer["wall_s"] = self._ask(jobs, pair, options)
+            answer["advice"] = advice
+            if not advice["together"]:
+                raise Failed(f"nothing was measured of both together: {advice['verdict']}")
+            together = max(advice["together"], key=lambda each: each["stp"][0])
+            method, cores = RECIPE_METHODS[together["method"]], advice["cores"]
+            rates = rates_of_pair(jobs, method, cores, self.folder, options.seconds)
+            answer["pair"] = scores.score_pair(advice, together, rates)
+        except Exception as failure:  # whatever it is, the next job goes on
+            answer["problems"].append(_problem(failure))
+
+    def _ask(self, jobs: Sequence[ScriptJob], name: str, options: argparse.Namespace) -> tuple:
+        settings = [f"gpu={options.gpu}"] if options.gpu != "auto" else []
+        budget_s = parse_seconds(options.budget)
+        return ask(jobs, self.folder, self.results / name, budget_s, options.max_jobs, settings)
 
     def find_best(self, name: str) -> None:
         """Start the sets of GRID, and what was advised, one after another."""
@@ -123,6 +136,13 @@ def _problem(failure: Exception) -> str:
     return str(failure) if isinstance(failure, Failed) else repr(failure)
 
 
+def _pair(words: str) -> str:
+    names = words.split("+")
+    if len(names) != 2 or not {*names} <= {*JOBS}:
+        raise argparse.ArgumentTypeError(f"{words}: allowed: A+B, of {', '.join(JOBS)}")
+    return words
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code, 1 after a failure."""
     parser = argparse.ArgumentParser(
@@ -132,6 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--jobs", nargs="+", choices=JOBS, help="to ask about (all, or none with --best)")
+    add("--pairs", nargs="+", type=_pair, default=[], metavar="A+B", help="to ask about together")
     add("--best", nargs="+", choices=JOBS, default=[], help="jobs whose grid of sets is measured")
     add("--budget", type=check_duration, default=BUDGET, help=f"of each question ({BUDGET})")
     add("--seconds", type=float, default=SET_S, help=f"of the set's fresh start ({SET_S:g})")
@@ -139,14 +160,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--gpu", choices=["auto", "cpu"], default="auto", help="of advise (auto)")
     add("--out", type=Path, default=Path("answers"), help="folder (answers)")
     options = parser.parse_args(argv)
-    asked = options.jobs or ([] if options.best else [*JOBS])
+    asked = options.jobs or ([] if options.best or options.pairs else [*JOBS])
     file = options.out / "answers.json"
     answers = json.loads(file.read_text("utf-8")) if file.exists() else {}
     if unknown := {*options.best} - {*asked, *answers}:
         parser.error(f"--best: no answer in {file}: {', '.join(sorted(unknown))}")
     # Children of a shell's background job would ignore it, and it is what ends a recipe.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    counts = len(asked), len(options.best)
+    counts = len(asked) + len(options.pairs), len(options.best)
     seconds = estimate_s(*counts, parse_seconds(options.budget), options.seconds)
     print(f"{counts[0]} questions, {counts[1]} grids: about {seconds / 60:.1f} minutes", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -155,6 +176,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
         bench = Bench(answers, folder, Path(name, "results"))
         steps = [(job, lambda job=job: bench.hold_answer(job, options)) for job in asked]
+        steps += [
+            (pair, lambda pair=pair: bench.hold_pair(pair, options)) for pair in options.pairs
+        ]
         steps += [(job, lambda job=job: bench.find_best(job)) for job in options.best]
         for job, step in steps:
             print(job, flush=True)
@@ -162,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
             file.with_suffix(".md").write_text(markdown(answers), encoding="utf-8")
     print(markdown(answers))
-    return int(any(answers[job]["problems"] for job in {*asked, *options.best}))
+    return int(any(answers[name]["problems"] for name, _ in steps))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ COMPARED = ["stated", "true", "ratio", "holds"]  # columns of a comparison
 ANSWERS = ["job", "set", *(f"{name} steps/s" for name in COMPARED)]
 ANSWERS += [f"{name} STP" for name in COMPARED] + [f"{name} alone" for name in COMPARED]
 ANSWERS += ["of best", "wall s", "counted", "verdict"]
+PAIRS = ["pair", "method", "job", *(f"{name} steps/s" for name in COMPARED)]
 PREDICTIONS = ["job", "set", *(f"{name} STP" for name in COMPARED), "predicted from"]
 LEGEND = "Ratio: stated over true. Holds: whether the stated interval holds the true value."
 
@@ -23,6 +24,13 @@ def markdown(answers: Mapping[str, Mapping]) -> str:
     ]
     if predictions:
         parts.append(_table(PREDICTIONS, predictions))
+    pairs = [
+        [pair, score["method"], name, *_cells(score)]
+        for pair, answer in answers.items()
+        for name, score in zip(pair.split("+"), answer.get("pair", []), strict=False)
+    ]
+    if pairs:
+        parts.append(_table(PAIRS, pairs))
     sets = [answer["set"] for answer in answers.values() if "set" in answer]
     compared = {
         "steps/s of sets": [each["rate"] for each in sets],

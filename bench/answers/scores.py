@@ -69,6 +69,17 @@ def score_set(advice: Mapping, jobs: int, method: str, rate: float, lone_rate: f
     }
 
 
+def score_pair(advice: Mapping, together: Mapping, rates: Sequence[float]) -> list[dict]:
+    """What was stated of both jobs together beside their true rates, job by job.
+
+    together: the set of the advice that was started afresh. rates: steps/s of each.
+    """
+    return [
+        {"method": together["method"]} | compare([alone["rate"][0] / slowdown[0], None, None], rate)
+        for alone, slowdown, rate in zip(advice["alone"], together["slowdowns"], rates, strict=True)
+    ]
+
+
 def score_predictions(advice: Mapping, rates: Mapping[tuple, float], lone_rate: float) -> list:
     """Predicted STPs of an advice beside the true ones.
 

@@ -6,17 +6,20 @@ A fresh start takes no turns and has no counter: its rate comes from the clocks 
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 
 from bench.answers.scores import rate_in, rate_of_runs, step_ends
@@ -48,21 +51,23 @@ class ScriptJob:
 
 
 def ask(
-    job: ScriptJob,
+    jobs: Sequence[ScriptJob],
     folder: Path,
     results: Path,
     budget_s: float,
     max_jobs: int,
     settings: Sequence[str],
 ) -> tuple[dict, Path, float]:
-    """Run `collocate advise` in the job's folder: its answer, advice.json, and its wall seconds.
+    """Run `collocate advise` in the jobs' folder: its answer, advice.json, and its wall seconds.
 
-    results: a new folder. settings: key=value words of --set. Raises Failed.
+    jobs: one, or a pair. results: a new folder. max_jobs: of one job. settings: key=value words of
+    --set. Raises Failed.
     """
     options = ["--json", "--results", str(results), "--budget", f"{budget_s:g}s"]
-    options += ["--max-jobs", str(max_jobs)]
+    options += ["--max-jobs", str(max_jobs)] if len(jobs) == 1 else []
     options += [word for setting in settings for word in ("--set", setting)]
-    command = ["advise", *options, "--", "python", *job.words]
+    asked = [word for job in jobs for word in ("---", sys.executable, *job.words)][1:]
+    command = ["advise", *options, "--", *asked]
     began_s = time.monotonic()
     advice = json.loads(_collocate(command, folder, budget_s + ADVISE_TIMEOUT_S))
     wall_s = time.monotonic() - began_s
@@ -78,6 +83,36 @@ def true_rate(
     recipe: words after `collocate recipe`. seconds: that count, once all copies step; a job that
     ends runs once instead, as a whole. Returns steps/s. Raises Failed.
     """
+
+    def measure(process: subprocess.Popen, clocks: Path, output: Path) -> float:
+        if job.ends:
+            return _rate_of_whole_runs(process, copies, clocks, output)
+        ends, *window = _steps_once_all_step(process, copies, clocks, seconds)
+        return rate_in(ends.values(), *window)
+
+    return _measure_recipe(recipe, folder, measure)
+
+
+def rates_of_pair(
+    jobs: Sequence[ScriptJob], method: str, cores: int, folder: Path, seconds: float
+) -> list[float]:
+    """Start two jobs together by `collocate recipe`, and read the rate of each by its own clock.
+
+    method: as of `collocate recipe`. cores: of each. Other arguments, value, errors: as true_rate.
+    """
+    words = [shlex.join([sys.executable, *job.words]) for job in jobs]
+    script = f"if [ $RECIPE_JOB = 1 ]; then exec {words[0]}; else exec {words[1]}; fi"
+    recipe = ["--jobs", "2", "--method", method, "--cores", str(cores), "--", "bash", "-c", script]
+
+    def measure(process: subprocess.Popen, clocks: Path, output: Path) -> list[float]:
+        ends, *window = _steps_once_all_step(process, 2, clocks, seconds)
+        return [rate_in([ends[pid]], *window) for pid in _pids(output)]
+
+    return _measure_recipe(recipe, folder, measure)
+
+
+def _measure_recipe(recipe: Sequence[str], folder: Path, measure: Callable) -> Any:
+    """What `measure` gives of a recipe that runs: of its process, its clocks and its output."""
     script = _collocate(["recipe", *recipe], folder, STOP_TIMEOUT_S)
     with tempfile.TemporaryDirectory(prefix="truth-") as name:
         clocks, output = Path(name, "clocks"), Path(name, "output")
@@ -86,18 +121,17 @@ def true_rate(
         before = {*folder.glob("recipe-*")}
         with _running(["bash", f"{name}/start.sh"], folder, output, clocks) as process:
             try:
-                if job.ends:
-                    return _rate_of_whole_runs(process, copies, clocks, output)
-                return _rate_once_all_step(process, copies, clocks, seconds)
+                return measure(process, clocks, output)
             except Failed as failure:
                 logs = [log for new in {*folder.glob("recipe-*")} - before for log in new.iterdir()]
                 lines = [_last_line(log.read_text("utf-8")) for log in [output, *sorted(logs)]]
                 raise Failed(" / ".join([str(failure), *filter(None, lines)])) from None
 
 
-def _rate_once_all_step(
+def _steps_once_all_step(
     process: subprocess.Popen, copies: int, clocks: Path, seconds: float
-) -> float:
+) -> tuple[dict[int, np.ndarray], int, int]:
+    """When steps ended, by PID, and the first and last nanosecond of what counts."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while (stepping := sum(path.stat().st_size > 0 for path in clocks.iterdir())) < copies:
         if time.monotonic() > deadline_s:
@@ -110,7 +144,7 @@ def _rate_once_all_step(
     start_ns = stop_ns - round(seconds * 1e9)
     if silent := [pid for pid, each in ends.items() if not (each >= start_ns).any()]:
         raise Failed(f"{len(silent)} of {copies} copies made no step in {seconds:g} s")
-    return rate_in(ends.values(), start_ns, stop_ns)
+    return ends, start_ns, stop_ns
 
 
 def _rate_of_whole_runs(
@@ -126,7 +160,7 @@ def _rate_of_whole_runs(
             raise Failed(f"ended with status {process.returncode}")
         time.sleep(LOOK_S)
         now_s = time.monotonic()
-        for pid in map(int, re.findall(r"^job \d+: PID (\d+)", output.read_text(), re.M)):
+        for pid in _pids(output):
             if pid not in jobs:
                 jobs[pid] = psutil.Process(pid), now_s
             job, began_s = jobs[pid]
@@ -135,6 +169,11 @@ def _rate_of_whole_runs(
     if status := process.wait(STOP_TIMEOUT_S):
         raise Failed(f"ended with status {status}")
     return rate_of_runs(step_ends(clocks), lived_s)
+
+
+def _pids(output: Path) -> list[int]:
+    """Of the jobs that a recipe has started, by their numbers."""
+    return [int(pid) for pid in re.findall(r"^job \d+: PID (\d+)", output.read_text(), re.M)]
 
 
 @contextmanager

@@ -169,6 +169,7 @@ def jobs(tmp_path, monkeypatch):
     folder.mkdir()
     shutil.copy(answers.FOLDER / "truth.py", folder)
     (folder / "steady.py").write_text(STEADY.replace("LAST", "1e9"))
+    (folder / "slow.py").write_text(STEADY.replace("LAST", "1e9").replace("0.02", "0.05"))
     (folder / "ends.py").write_text(STEADY.replace("LAST", "50"))
     (folder / "fails.py").write_text("raise SystemExit('no data here')")
     monkeypatch.setattr(answers, "FOLDER", folder)
@@ -189,6 +190,9 @@ def test_copies_by_their_own_clocks(jobs, method):
     recipe = ["--jobs", "2", "--method", method, "--", sys.executable]
     rate = starts.true_rate([*recipe, "steady.py"], 2, JOBS["steady"], jobs, 3.0)
     assert 20 < rate <= 100
+    pair = [JOBS["steady"], ScriptJob(["slow.py"])]
+    quick, slow = starts.rates_of_pair(pair, method, 1, jobs, 3.0)
+    assert 1.5 < quick / slow < 3
     whole_runs = starts.true_rate([*recipe, "ends.py"], 2, JOBS["ends"], jobs, 3.0)
     assert 0 < whole_runs < 100  # at most 50 steps/s each, and it has to start
     with pytest.raises(Failed, match="ended with status 1.*no data here"):
