@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -184,7 +185,7 @@ def _carry_out(supervisors: "Supervisors", sweep: "Sweep") -> None:
             number = table.counts(runs, sweep.session)
             name = f"{number['ended']} of {len(runs)} runs done, {number['running']} running"
             name += f", {number['failed']} failed" if number["failed"] else ""
-            progress.set_seconds_left(table.seconds_left(runs, sweep.session))
+            progress.set_seconds_left(table.seconds_left(runs, sweep.session, datetime.now(UTC)))
             progress(name, waits_for)
             if waits_for not in noted:
                 progress.note(waits_for)

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -487,8 +488,8 @@ ADMISSIONS = [
 @pytest.mark.parametrize(("activity", "used", "of_runs", "grown_s", "gain", "admitted"), ADMISSIONS)
 def test_one_more_is_admitted_if_there_is_room(activity, used, of_runs, grown_s, gain, admitted):
     made = admission(activity, used, of_runs, lambda *_: gain, grown_s=grown_s)
-    assert made.admits(SETTLE_S + 10, running=1, total_mb=80_000) is admitted
     assert not made.admits(SETTLE_S - 1, running=1, total_mb=80_000)
+    assert made.admits(SETTLE_S + 10, running=1, total_mb=80_000) is admitted
     assert made.admits(0.0, running=0, total_mb=None)
 
 
@@ -507,6 +508,41 @@ def test_each_run_has_its_share_of_the_activity():
     assert np.allclose(asked[-1], [(0.2, 0.3)])
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_seen):
+    """Not more may be on their way at once than have shown themselves."""
+    made = Admission("mps", lambda method, jobs: 1.5 if len(jobs) < 5 else 1.0)
+    now_s, together = 0.0, []
+    for _ in range(4):
+        running = []
+        while made.admits(now_s, len(running), 80_000):
+            now_s += 1.1
+            running.append(len(running))
+            made.started(running[-1], now_s)
+        together.append(len(running))
+        made.see(now_s + 2, 4_000, dict.fromkeys(running if is_seen else [], 1_000.0), (0.3, 0.1))
+        now_s += 12
+        for run in running:
+            made.ended(run)
+    assert together == ([1, 1, 2, 4] if is_seen else [1, 1, 1, 1])
+
+
+def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():
+    made = Admission("mps", lambda *_: 2.0)
+    for _ in range(4):
+        made.started(0, 0.0)
+        made.see(2.0, 20_000, {0: 20_000.0}, (0.9, 0.3))
+        made.ended(0)
+    made.used_mb = 0.0
+    made.started(0, 10.0)
+    assert made.admits(11.0, 1, 80_000)
+    assert not made.admits(11.0, 1, 40_000)
+    made.started(1, 11.0)
+    assert made.admits(12.0, 2, 80_000)
+    made.started(2, 12.0)
+    assert not made.admits(13.0, 3, 800_000)  # three of them would have SMs at work for 90 %
+
+
 @pytest.mark.parametrize("method", ["mps", "separate"])
 def test_the_gain_that_is_predicted_falls_with_the_number_of_runs(method):
     gains = [predicted_gain(method, [(0.5, 0.3)] * count) for count in (1, 2, 4, 8)]
@@ -518,12 +554,40 @@ def test_the_gain_that_is_predicted_falls_with_the_number_of_runs(method):
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-def test_seconds_left_follow_from_runs_that_ended(tmp_path):
-    begun = {**PLACE, "start": "2026-01-01T00:00:00+00:00"}
-    done = RunAttempt(**begun, end="2026-01-01T01:00:00+00:00", outcome="ended")
-    runs = [Run(0, ["x"], [done]), Run(1, ["x"], [RunAttempt(**begun)]), Run(2, ["x"])]
-    assert table.seconds_left(runs, 1) == 1.5 * 3600
-    assert table.seconds_left(runs[1:], 1) is None
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def attempt_of(slot: int, began_s: float, ended_s: float | None = None) -> RunAttempt:
+    """One in a slot; seconds since noon."""
+    place = {**PLACE, "slots": [slot], "start": (NOON + timedelta(seconds=began_s)).isoformat()}
+    if ended_s is None:
+        return RunAttempt(**place)
+    return RunAttempt(**place, end=(NOON + timedelta(seconds=ended_s)).isoformat(), outcome="ended")
+
+
+# Attempts, each of a run; how many runs wait; seconds since noon → seconds left.
+ESTIMATES = [
+    ([attempt_of(0, 0), attempt_of(1, 0)], 2, 50, None),
+    ([attempt_of(0, 0, 100)], 2, 100, None),
+    ([attempt_of(0, 0, 100), attempt_of(0, 100)], 2, 100, 300),
+    ([attempt_of(0, 0, 100), attempt_of(0, 100)], 2, 140, 260),  # it counts down
+    ([attempt_of(0, 0, 100), attempt_of(0, 100)], 0, 230, 0),
+    # After the first wave, in which the second slot is still free.
+    ([attempt_of(0, 0, 100), attempt_of(1, 0, 100), attempt_of(0, 100)], 3, 100, 200),
+    ([attempt_of(0, 0, 100), attempt_of(1, 0, 100), attempt_of(0, 100)], 4, 100, 300),
+]
+
+
+@pytest.mark.parametrize(("attempts", "waiting", "now_s", "left_s"), ESTIMATES)
+def test_seconds_left_follow_from_runs_that_ended(attempts, waiting, now_s, left_s):
+    runs = [Run(number, ["x"], [attempt]) for number, attempt in enumerate(attempts)]
+    runs += [Run(len(attempts) + number, ["x"]) for number in range(waiting)]
+    assert table.seconds_left(runs, 1, NOON + timedelta(seconds=now_s)) == left_s
+    assert table.seconds_left(runs, 2, NOON + timedelta(seconds=now_s)) is None
+
+
+def test_the_table_has_a_row_for_each_run(tmp_path):
+    runs = [Run(0, ["x"], [attempt_of(0, 0, 9)]), Run(1, ["x"], [attempt_of(0, 9)]), Run(2, ["x"])]
     path = table.write_table(tmp_path, runs, 1)
     states = [line.split(",")[1] for line in path.read_text().splitlines()]
     assert states == ["state", "ended", "running", "waiting"]

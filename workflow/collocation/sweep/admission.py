@@ -46,24 +46,32 @@ class Admission:
 
     def __init__(self, method: str, gain: Gain):
         self.method, self.gain = method, gain
-        self.newest: int | None = None  # the run that started last, while it runs
+        self.fresh: set[int] = set()  # runs that have not settled
+        self.shown = 0  # how many runs have shown themselves
+        self.known: list[Activity] = []  # of runs that have
         self.started_s = self.grown_s = 0.0
         self.used_mb = self.highest_mb = self.largest_mb = 0.0
-        self.shares: dict[int, Activity] = {}  # of each run, by its number
-        self.before: Activity = (0.0, 0.0)  # of the card, when the newest run started
+        self.of_runs: dict[int, float] = {}
+        self.shares: dict[int, Activity] = {}  # of each run that has settled, by its number
+        self.before: Activity = (0.0, 0.0)  # of the card, when the first fresh run started
         self.readings: deque[Activity] = deque(maxlen=READINGS)
         self.has_counters = False
 
     def started(self, run: int, now_s: float) -> None:
-        if self.readings:
+        if self.readings and not self.fresh:
             self.before = self._activity()
-        self.newest, self.started_s, self.grown_s = run, now_s, now_s
+        self.fresh.add(run)
+        self.started_s = self.grown_s = now_s
         self.highest_mb = self.used_mb
         self.readings.clear()
 
     def ended(self, run: int) -> None:
+        if run in self.fresh and self.of_runs.pop(run, None):
+            self.shown += 1
+            if self.fresh == {run} and not self.shares and self.readings:
+                self.known.append(max(self.readings, key=lambda activity: activity[1]))
         self.shares.pop(run, None)
-        self.newest = None if run == self.newest else self.newest
+        self.fresh.discard(run)
         self.before = tuple(map(sum, zip((0.0, 0.0), *self.shares.values(), strict=True)))
         self.readings.clear()
 
@@ -71,7 +79,7 @@ class Admission:
         self, now_s: float, used_mb: float, of_runs: Mapping[int, float], activity: Activity | None
     ) -> None:
         """Take in readings: memory in use on the card and by run, and the card's activity."""
-        self.used_mb = used_mb
+        self.used_mb, self.of_runs = used_mb, {**of_runs}
         if used_mb > self.highest_mb * (1 + GROWTH):
             self.highest_mb, self.grown_s = used_mb, now_s
         self.largest_mb = max([self.largest_mb, *of_runs.values()])
@@ -83,23 +91,37 @@ class Admission:
         """Whether one more run may start beside those that run. total_mb: of the card."""
         if not running:
             return True
-        settled = now_s - self.started_s >= SETTLE_S and now_s - self.grown_s >= STILL_S
-        if self.newest is not None and not settled:
+        if now_s - self.started_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
+            self._settle()
+        if len(self.fresh) > max(0, self.shown - 1):
             return False
         needed_mb = self.largest_mb or self.used_mb / running
-        if not total_mb or not needed_mb or self.used_mb + needed_mb > MEMORY_ROOM * total_mb:
+        growing_mb = sum(max(0.0, needed_mb - self.of_runs.get(run, 0.0)) for run in self.fresh)
+        in_use_mb = self.used_mb + growing_mb
+        if not total_mb or not needed_mb or in_use_mb + needed_mb > MEMORY_ROOM * total_mb:
             return False
         if not self.has_counters:
             return True
-        if not self.readings:
+        if not (self.known if self.fresh else self.readings):
             return False
-        activity = self._activity()
-        if self.newest is not None and self.newest not in self.shares:
-            pairs = zip(activity, self.before, strict=True)
-            self.shares[self.newest] = tuple(max(0.0, now - before) for now, before in pairs)
-        if activity[1] >= MOST_SMACT:
-            return False
-        return self.gain(self.method, [*self.shares.values()]) >= LEAST_GAIN
+        shares = [*self.shares.values()]
+        smact = self._activity()[1] if self.readings else 0.0
+        if self.fresh:
+            shares += [tuple(map(fmean, zip(*self.known, strict=True)))] * len(self.fresh)
+            smact = max(smact, sum(share[1] for share in shares))
+        return smact < MOST_SMACT and self.gain(self.method, shares) >= LEAST_GAIN
+
+    def _settle(self) -> None:
+        """Give fresh runs their shares of the activity, where that is known by now."""
+        if not self.fresh or (self.has_counters and not self.readings):
+            return
+        if self.readings:
+            pairs = zip(self._activity(), self.before, strict=True)
+            share = tuple(max(0.0, now - before) / len(self.fresh) for now, before in pairs)
+            self.shares |= dict.fromkeys(self.fresh, share)
+            self.known += [share] * len(self.fresh)
+        self.shown += len(self.fresh)
+        self.fresh.clear()
 
     def _activity(self) -> Activity:
         return tuple(map(fmean, zip(*self.readings, strict=True)))

@@ -5,8 +5,10 @@ import io
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
+from heapq import heapify, heapreplace
 from pathlib import Path
 from shlex import join
+from statistics import fmean
 
 from workflow.collocation.study.redaction import write_private
 from workflow.collocation.sweep.record import Outcome, Run, State
@@ -21,20 +23,34 @@ def counts(runs: Iterable[Run], session: int) -> Counter[State]:
     return Counter(run.state(session) for run in runs)
 
 
-def seconds_left(runs: list[Run], session: int) -> float | None:
-    """Seconds until the last run ends, from the mean of those that ended well; None before one."""
-    durations = []
+def seconds_left(runs: list[Run], session: int, now: datetime) -> float | None:
+    """Seconds from now until the last run ends, if each takes the mean of those that ended well;
+    None before one has in this session, when all slots have had a run, or while none runs.
+    """
+    durations, ages_s, slots, has_ended = [], [], set(), False
     for run in runs:
-        if run.state(session) is State.ended:
+        slots |= {
+            (attempt.host, attempt.gpu, slot)
+            for attempt in run.attempts
+            if attempt.session == session and attempt.wanted == 1
+            for slot in attempt.slots
+        }
+        state = run.state(session)
+        if state in (State.ended, State.running):
             newest = run.attempts[-1]
-            span = datetime.fromisoformat(newest.end) - datetime.fromisoformat(newest.start)
-            durations.append(span.total_seconds())
-    number = counts(runs, session)
-    at_once = number[State.running]
-    if not durations or not at_once:
+            end = datetime.fromisoformat(newest.end) if state is State.ended else now
+            span_s = (end - datetime.fromisoformat(newest.start)).total_seconds()
+            (durations if state is State.ended else ages_s).append(span_s)
+            has_ended |= state is State.ended and newest.session == session
+    if not has_ended or not ages_s:
         return None
-    mean_s = sum(durations) / len(durations)
-    return mean_s * (number[State.waiting] + at_once / 2) / at_once
+    mean_s = fmean(durations)
+    free_in_s = [max(0.0, mean_s - age_s) for age_s in ages_s]
+    free_in_s += [0.0] * (len(slots) - len(ages_s))  # whose next runs start in a moment
+    heapify(free_in_s)
+    for _ in range(counts(runs, session)[State.waiting]):
+        heapreplace(free_in_s, free_in_s[0] + mean_s)
+    return max(free_in_s)
 
 
 def write_table(folder: Path, runs: Iterable[Run], session: int) -> Path:
