@@ -68,6 +68,7 @@ SCENARIOS = {
         "",
         r"^MPS: at 60 % \(\d+ SMs\) bf16 products of \d of 8 sizes are wrong on driver [\d.]+: "
         "not measured$",
+        status="unsupported",
         **NEVER,
     ),
     "starves": Scenario(

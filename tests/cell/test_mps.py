@@ -22,7 +22,13 @@ from tests.specs import cell, member
 from tests.unit.test_evidence import served
 from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps_daemon
-from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
+from workflow.collocation.sharing.evidence import (
+    GpuBusy,
+    NotInForce,
+    Report,
+    Unsupported,
+    WrongProducts,
+)
 
 ROOT = Path(__file__).parents[2]
 SPEC = cell("mps", count=3)
@@ -152,6 +158,8 @@ WRONG = [  # of which products which sizes are wrong; how the cell fails
 
 @pytest.mark.parametrize(("products", "what"), WRONG)
 def test_a_limit_under_which_products_are_wrong_is_refused_by_name(products, what):
+    with pytest.raises(WrongProducts):
+        limits(report=sees(78, **products), sm_percent=60)
     said = f"MPS: at 60 % (78 SMs) {what} are wrong on driver {GPU.driver}: not measured"
     assert refused(sees(78, **products), sm_percent=60) == said
     right = dict.fromkeys(products, [])

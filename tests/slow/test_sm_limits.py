@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from bench import limited_client, sm_limits  # noqa: E402
 from bench.limited_client import Operation  # noqa: E402
+from paper import findings  # noqa: E402
 
 CPU = torch.device("cpu")
 OUTPUTS = [  # of repeated products of ones, which are 64 or 1 too large or no number; wrong are
@@ -80,6 +81,22 @@ def test_tables_say_of_which_products_how_many_sizes_were_wrong():
         "| 256 | 60 % | 5.5000 | 4.5000 | nan | nan | nan | nan | nan |",
         "| 256 | 100 % | 5.5000 | 4.5000 | nan | nan | nan | nan | nan |",
     ]
+
+
+def test_recorded_tables_say_which_limits_were_right(tmp_path, monkeypatch):
+    """Without 100 %, and without one whose client ended before its last product."""
+    monkeypatch.setattr(findings, "RESULTS", tmp_path)
+    assert [*findings.sm_limits()] == []
+    made = sm_limits.table("products", [100, 60, 50, 33, 12.5], 2, FakeCard(), lines)
+    made = made[(made["percent"] != 33) | (made["operation"] != "SDPA")]
+    made.to_csv(tmp_path / "sm_limits_h100.csv", index=False, na_rep="nan")
+    [card] = findings.sm_limits()
+    assert card == {
+        "gpu": FakeCard.name,
+        "driver": FakeCard.driver,
+        "file": "sm_limits_h100.csv",
+        "right": ["50", "12.5"],
+    }
 
 
 def test_a_limit_that_is_not_in_force_or_no_client_at_all_writes_nothing():

@@ -24,6 +24,10 @@ class GpuBusy(Exception):
     """Others use the card, too: the cell waits for them to leave, and is no worse for it."""
 
 
+class WrongProducts(NotInForce):
+    """Products come out wrong under a member's limit of SMs, and would again: `unsupported`."""
+
+
 class Unsupported(Exception):
     """The method cannot run here, with the reason; the cell's status is `unsupported`."""
 

@@ -14,7 +14,13 @@ from workflow.collocation.gpu import Device
 from workflow.collocation.process_lifetime import process_trees
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method
-from workflow.collocation.sharing.evidence import NotInForce, ProcessLists, Report, Reports
+from workflow.collocation.sharing.evidence import (
+    NotInForce,
+    ProcessLists,
+    Report,
+    Reports,
+    WrongProducts,
+)
 from workflow.collocation.study.cell import CellSpec, MemberSpec
 
 RELEASE_S = 4.0
@@ -163,8 +169,8 @@ class Mps(Method):
         """The record of a member's limits, as asked for and as the member saw them.
 
         `unproven`: why that proves nothing, although it contradicts nothing. Raises NotInForce if a
-        limit is not in force or could not be seen, if one holds that nobody asked for, or if
-        products are wrong under it.
+        limit is not in force or could not be seen, or if one holds that nobody asked for; and
+        WrongProducts.
         """
         client, name = self.clients[member], f"{self.name}: {evidence.describe(member, report)}"
         unproven = self._unproven_sm_limit(client.sm_percent, report.sm_count, name)
@@ -219,7 +225,7 @@ class Mps(Method):
         return f"it can use {count} SMs; {expected}, and this card's groups are not known"
 
     def _unproven_products(self, percent: float, report: Report) -> str | None:
-        """Why a member's products under its limit prove nothing, or None; raises NotInForce."""
+        """Why a member's products under its limit prove nothing, or None; raises WrongProducts."""
         if report.products is None:
             return "its products were not held against float64"
         wrong = [
@@ -228,7 +234,7 @@ class Mps(Method):
             if made["wrong"]
         ]
         if wrong:
-            raise NotInForce(
+            raise WrongProducts(
                 f"MPS: at {percent:g} % ({report.sm_count} SMs) {' and '.join(wrong)} are wrong on "
                 f"driver {self.device.driver}: not measured"
             )
