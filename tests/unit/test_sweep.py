@@ -1,6 +1,7 @@
 """Sweeps: their commands, the queue in a folder, what follows from an end, and who is admitted."""
 
 import json
+import platform
 import random
 import time
 from datetime import UTC, datetime, timedelta
@@ -167,13 +168,18 @@ def test_files_that_hold_commands_are_their_owners_alone(tmp_path):
     assert folder.stat().st_mode & 0o077 == 0
 
 
+HERE = platform.node()
+MEMORY = ("loading", "RuntimeError: CUDA out of memory")
+FAULT = {"code": 1, "fault": True}
+
+
 def sweep_of(tmp_path: Path, count: int = 4) -> Path:
     return find_or_make(tmp_path, COMMANDS[:count], tmp_path)
 
 
-def begin(claim: RunClaim, sweep: Sweep, shared: bool = False, host: str = "here") -> None:
-    """Start an attempt, without a process."""
-    place = {"session": sweep.session, "host": host, "gpu": "cpu", "method": "mps"}
+def begin(claim: RunClaim, sweep: Sweep, shared: bool = False, host: str = HERE) -> None:
+    """Start an attempt on the GPU "g", without a process."""
+    place = {"session": sweep.session, "host": host, "gpu": "g", "method": "mps"}
     place |= {"slots": [0], "cores": [0], "wanted": claim.run.wanted, "shared": shared}
     claim.run.attempts.append(RunAttempt(**place, start="2026-01-01T00:00:00+00:00"))
     claim.write()
@@ -187,19 +193,19 @@ def finish(claim: RunClaim, end: End) -> None:
 
 def test_no_two_claim_the_same_run(tmp_path):
     one, other = (Sweep(sweep_of(tmp_path)) for _ in range(2))
-    claims = [sweep.claim_next(1, 1) for sweep in (one, other, one, other, one)]
+    claims = [sweep.claim_next(1, 1, "g") for sweep in (one, other, one, other, one)]
     assert [claim and claim.run.run for claim in claims] == [0, 1, 2, 3, None]
     claims[2].release()
-    assert other.claim_next(1, 1).run.run == 2
+    assert other.claim_next(1, 1, "g").run.run == 2
 
 
 def test_what_a_killed_supervisor_had_is_lost_and_starts_again(tmp_path):
     one, other = (Sweep(sweep_of(tmp_path)) for _ in range(2))
-    claim = one.claim_next(1, 1)
+    claim = one.claim_next(1, 1, "g")
     begin(claim, one)
     assert other.read(0).state(other.session) is State.running
     claim.release()  # as the kernel does for a process that is killed
-    again = other.claim_next(1, 1)
+    again = other.claim_next(1, 1, "g")
     assert again.run.run == 0 and again.run.attempts[0].outcome == Outcome.lost
 
 
@@ -207,32 +213,32 @@ def test_a_session_lasts_while_anybody_works_and_the_next_tries_failures_again(t
     folder = sweep_of(tmp_path, count=1)
     one, other = Sweep(folder), Sweep(folder)
     assert (one.session, other.session) == (1, 1)
-    claim = one.claim_next(1, 1)
+    claim = one.claim_next(1, 1, "g")
     begin(claim, one)
     finish(claim, End(code=1))
-    assert other.claim_next(1, 1) is None
+    assert other.claim_next(1, 1, "g") is None
     one.close()
     third = Sweep(folder)
-    assert third.session == 1 and third.claim_next(1, 1) is None
+    assert third.session == 1 and third.claim_next(1, 1, "g") is None
     other.close()
     third.close()
     later = Sweep(folder)
-    assert later.session == 2 and later.claim_next(1, 1).run.run == 0
+    assert later.session == 2 and later.claim_next(1, 1, "g").run.run == 0
 
 
 def test_those_that_failed_come_last(tmp_path):
     first = Sweep(sweep_of(tmp_path, count=2))
-    claim = first.claim_next(1, 1)
+    claim = first.claim_next(1, 1, "g")
     begin(claim, first)
     finish(claim, End(code=1))
     first.close()
     later = Sweep(first.folder)
-    assert [later.claim_next(1, 1).run.run for _ in range(2)] == [1, 0]
+    assert [later.claim_next(1, 1, "g").run.run for _ in range(2)] == [1, 0]
 
 
 def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatch):
     sweep = Sweep(sweep_of(tmp_path))
-    claim, before = sweep.claim_next(1, 1), sweep.runs()
+    claim, before = sweep.claim_next(1, 1, "g"), sweep.runs()
     begin(claim, sweep)
 
     def fail(*_, **__):
@@ -244,27 +250,31 @@ def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatc
         assert sweep.runs() == before
         assert not claim.save() and "stale file handle" in claim.problem
         with pytest.raises(OSError, match="stale"):
-            sweep.claim_next(1, 1)
+            sweep.claim_next(1, 1, "g")
     assert claim.save() and claim.problem == ""
-    assert sweep.claim_next(1, 1).run.run == 1  # whose claim was given up
+    assert sweep.claim_next(1, 1, "g").run.run == 1  # whose claim was given up
 
 
-def test_a_run_that_needs_more_room_is_waited_for(tmp_path):
-    sweep = Sweep(sweep_of(tmp_path, count=2))
-    claim = sweep.claim_next(1, 4)
+@pytest.mark.parametrize("end", [End(code=1, lines=MEMORY), End(**FAULT, first=True)])
+@pytest.mark.parametrize(("host", "gpu"), [(HERE, "other"), ("there", "g")])
+def test_a_run_that_needs_more_room_is_waited_for_by_its_own_gpu_alone(tmp_path, end, host, gpu):
+    sweep = Sweep(sweep_of(tmp_path, count=3))
+    claim = sweep.claim_next(1, 4, "g")
     begin(claim, sweep, shared=True)
-    finish(claim, End(code=1, lines=("CUDA out of memory",)))
-    assert sweep.claim_next(1, 4) is None
-    assert sweep.claim_next(2, 4).run.run == 0
-    assert Sweep(sweep.folder).claim_next(1, 1).run.run == 1
+    finish(claim, end)
+    assert sweep.claim_next(1, 4, "g") is None
+    elsewhere = Sweep(sweep.folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("platform.node", lambda: host)
+        assert elsewhere.claim_next(1, 4, gpu).run.run == 1
+    assert sweep.claim_next(4, 4, "g").run.run == 0
+    assert elsewhere.claim_next(1, 1, "g").run.run == 2
 
 
 # -- what follows from an end ----------------------------------------------------------------------
 
 PLACE = {"session": 1, "host": "h", "gpu": "g", "method": "mps", "slots": [0], "cores": []}
 ONE_ATTEMPT = {"run": 0, "command": ["x"], "attempts": [PLACE]}
-MEMORY = ("loading", "RuntimeError: CUDA out of memory")
-FAULT = {"code": 1, "fault": True}
 # Ends of the attempts of one run, each with whether it shared the GPU → outcome of the last, and
 # slots for another attempt.
 ENDS = [
@@ -424,7 +434,7 @@ def test_each_run_ends_well_once_whatever_comes_in_between(tmp_path_factory, ste
         mine = claims[who]
         if what == "start":
             free = 2 - sum(min(claim.run.attempts[-1].wanted, 2) for claim in mine)
-            if free and (claim := crew[who].claim_next(free, 2)):
+            if free and (claim := crew[who].claim_next(free, 2, "g")):
                 assert claim.run.run not in ended
                 begin(claim, crew[who], shared=bool(mine), host="elsewhere")
                 mine.append(claim)

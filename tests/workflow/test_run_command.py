@@ -370,6 +370,25 @@ def test_each_gpu_has_a_supervisor(studio):
     assert ended(studio) == [0, 1, 2]
 
 
+def test_a_fault_on_one_gpu_stops_nothing_on_others(studio):
+    studio.with_card(more=1)
+    with started(studio, "--jobs", "2", "--gpus", "all", act="waits", runs=5) as running:
+        until(lambda: len(seen(studio)) == 4, lambda: running.output)
+        gpu = attempts(studio, 0)[0]["gpu"]
+        other = next(n for n in range(4) if attempts(studio, n)[0]["gpu"] != gpu)
+        [server] = psutil.Process(daemon(studio)).children()
+        server.kill()
+        for number in (0, other):  # the first waits for all slots of its GPU, one frees another's
+            os.kill(seen(studio)[number]["pid"], signal.SIGKILL)
+            until(lambda n=number: attempts(studio, n)[0]["outcome"], lambda: running.output)
+        until(lambda: len(seen(studio)) == 5, lambda: running.output)
+        (studio.folder / "go").touch()
+        assert running.end().code == 1, running.output
+    outcomes = [[each["outcome"] for each in attempts(studio, n)] for n in range(5)]
+    assert outcomes[0] == ["server_fault", "ended"] and outcomes[other] == ["failed"]
+    assert sorted(map(len, outcomes)) == [1, 1, 1, 1, 2]
+
+
 def test_commands_that_share_a_folder_share_the_queue(studio, tmp_path):
     """As on two machines, whose locks of devices are apart."""
     options = ("--jobs", "1", "--folder", "collocate/run-1")

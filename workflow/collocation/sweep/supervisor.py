@@ -58,6 +58,7 @@ class Supervisor:
         self.mps: MpsWatch | None = None
         self.stopping = False
         self.cuda_name = device.cuda_name() if device else ""
+        self.key = device.uuid if device else "cpu"  # of the device's lock, and in records
         self.sampled_s, self.started_s = 0.0, float("-inf")
         self.ended: list[RunClaim] = []  # of runs that ended, until their records are saved
         self.doubtful: list[RunClaim] = []  # that failed quickly, until others do well
@@ -80,8 +81,7 @@ class Supervisor:
             if self.stopping:
                 raise AskedToEnd
 
-        key = self.device.uuid if self.device else "cpu"
-        with device_lock(key, holder, wait) as self.lock, self._shared():
+        with device_lock(self.key, holder, wait) as self.lock, self._shared():
             say("")
             said = ""
             try:
@@ -136,7 +136,7 @@ class Supervisor:
             if self.admission and not self.admission.admits(now_s, count, total_mb):
                 return False
             try:
-                claim = self.sweep.claim_next(len(free), len(self.cores))
+                claim = self.sweep.claim_next(len(free), len(self.cores), self.key)
                 if claim is None:
                     return False
                 self._start(claim, free[: claim.run.wanted])
@@ -173,8 +173,7 @@ class Supervisor:
 
     def _start(self, claim: RunClaim, slots: list[int]) -> None:
         cores = sorted({core for slot in slots for core in self.cores[slot]})
-        gpu = self.device.uuid if self.device else "cpu"
-        place = {"session": self.sweep.session, "host": platform.node(), "gpu": gpu}
+        place = {"session": self.sweep.session, "host": platform.node(), "gpu": self.key}
         place |= {"method": self.sharing.method, "slots": slots, "cores": cores}
         attempt = RunAttempt(**place, wanted=claim.run.wanted, start=timestamp())
         claim.run.attempts.append(attempt)
