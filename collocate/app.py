@@ -31,6 +31,19 @@ class Mistyped(typer.BadParameter):
         return self.message
 
 
+def seconds_of(option: str, time: str, least_s: float) -> float:
+    """Seconds of an option's value such as 90s, 3m or 2h. Raises Mistyped if it has fewer."""
+    from workflow.collocation.study.definition import check_duration, parse_seconds
+
+    try:
+        seconds = parse_seconds(check_duration(time))
+    except ValueError as error:
+        raise Mistyped(f"{option} {time}: {error}") from None
+    if seconds < least_s:
+        raise Mistyped(f"{option} {time}: allowed: {least_s:g}s or more")
+    return seconds
+
+
 app = typer.Typer(
     help=ABOUT,
     epilog=START,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collocate import terminal
-from collocate.app import Mistyped, app
+from collocate.app import Mistyped, app, seconds_of
 from collocate.folders import project_folder
 from collocate.recipe import SharingMethod
 
@@ -54,6 +54,12 @@ def run(
         SharingMethod | None,
         typer.Option(show_default="mps; separate on the CPU", help="how they share a GPU"),
     ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", show_default="none", help="such as 2h; a longer run is ended, and failed"
+        ),
+    ] = None,
     gpus: Annotated[
         str,
         typer.Option(
@@ -76,6 +82,7 @@ def run(
     collocate run --jobs 4 --gpus all --commands runs.txt
     """
     lines = _commands(words, runs, commands)
+    limit_s = math.inf if timeout is None else seconds_of("--timeout", timeout, least_s=1.0)
     if dry_run:
         for number, line in enumerate(lines):
             print(f"{number:04}  {shlex.join(line)}")
@@ -90,8 +97,8 @@ def run(
     sweep = Sweep(_sweep_folder(folder, lines))
     if words and lines[0] == lines[-1] and len(lines) > 1:
         terminal.complain("runs are alike: write to a place with {n} or to $COLLOCATION_FOLDER")
-    supervisors = Supervisors(sweep, devices, Sharing(method.value, jobs, predicted_gain))
-    _carry_out(supervisors, sweep)
+    sharing = Sharing(method.value, jobs, predicted_gain, limit_s)
+    _carry_out(Supervisors(sweep, devices, sharing), sweep)
 
 
 def _commands(words: list[str] | None, runs: int | None, path: Path | None) -> list[list[str]]:

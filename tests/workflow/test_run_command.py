@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -259,9 +260,27 @@ def test_whoever_is_killed_the_same_command_carries_on(studio, whom, number, cod
 
 
 def test_a_run_that_heeds_the_request_to_end_is_not_done(studio):
-    """And it can save its state, for which it needs its helpers."""
+    """And it can save its state, for which it needs its helpers and the GPU."""
+    studio.with_card()
     carry_on_after(studio, "command", signal.SIGTERM, 130, 2, "heeds")
     assert len([*sweep(studio).glob("*/saved")]) == 2
+    assert dropped(studio) == []
+
+
+def dropped(studio: Studio) -> list[int]:
+    """PIDs of clients that the MPS daemon was asked to drop while they lived."""
+    [log] = sweep(studio).glob("mps-*/control.log")
+    return sorted(map(int, re.findall(r"Client (\d+) is dropped, and lives", log.read_text())))
+
+
+def test_a_run_that_takes_too_long_is_ended_and_dropped_by_mps_first(studio):
+    studio.with_card()
+    options = ("--jobs", "2", "--timeout", "20s")
+    code, output = finished(studio, *options, act="waits", runs=2)
+    assert code == 1 and "failed: 0, 1; run 0: it was ended, as it took longer than 20 s" in output, output
+    assert dropped(studio) == sorted(run["pid"] for run in seen(studio))
+    rows = (sweep(studio) / "runs.csv").read_text().splitlines()
+    assert all(",failed,1," in row and "longer than 20 s" in row for row in rows[1:])
 
 
 def carry_on_after(studio: Studio, whom: str, number: int, code: int, count: int, act: str):
@@ -378,9 +397,9 @@ def test_a_fault_on_one_gpu_stops_nothing_on_others(studio):
         other = next(n for n in range(4) if attempts(studio, n)[0]["gpu"] != gpu)
         [server] = psutil.Process(daemon(studio)).children()
         server.kill()
-        for number in (0, other):  # the first waits for all slots of its GPU, one frees another's
-            os.kill(seen(studio)[number]["pid"], signal.SIGKILL)
-            until(lambda n=number: attempts(studio, n)[0]["outcome"], lambda: running.output)
+        os.kill(seen(studio)[0]["pid"], signal.SIGKILL)
+        until(lambda: attempts(studio, 0)[0]["outcome"], lambda: running.output)
+        os.kill(seen(studio)[other]["pid"], signal.SIGKILL)  # which frees a slot
         until(lambda: len(seen(studio)) == 5, lambda: running.output)
         (studio.folder / "go").touch()
         assert running.end().code == 1, running.output

@@ -1,5 +1,6 @@
 """The supervisor of one GPU: starts runs in its slots, watches them, and records their ends."""
 
+import math
 import os
 import platform
 import select
@@ -37,12 +38,14 @@ MPS = "mps"
 class Sharing:
     """How runs share a GPU.
 
-    method: "mps" or "separate". slots: how many at once, None for as many as have room.
+    method: "mps" or "separate". slots: how many at once, None for as many as have room. limit_s:
+    seconds after which a run is ended, and has failed.
     """
 
     method: str
     slots: int | None
     gain: Gain
+    limit_s: float = math.inf
 
 
 class AskedToEnd(Exception):
@@ -185,6 +188,7 @@ class Supervisor:
             raise
         self.started_s = time.monotonic()
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
+        task["pipe"] = str(self.mps.daemon.pipe) if self.mps else None
         locks = (self.lock, claim.descriptor)
         try:
             self.running.append(start_run(claim, task, self.sweep.working, locks))
@@ -224,6 +228,10 @@ class Supervisor:
         for output in readable:
             if by_output[output].read():
                 self._finish(by_output[output])
+        for running in self.running:
+            if time.monotonic() - running.started_s > self.sharing.limit_s:
+                running.is_late = True
+                running.keeper.stdin.close()
 
     def _sample(self) -> None:
         """Read memory, proof of MPS and activity, every SAMPLE_S."""
@@ -274,12 +282,13 @@ class Supervisor:
             keeper.reap(others)
         code, number = report.get("code"), report.get("signal")
         lines, fault, first = running.tail(), False, False
-        if self.mps and code != 0 and not self.stopping:
-            fault, first = self.mps.failed(running.started_s, "\n".join(lines))
         stopped = not report.get("by_itself", True) or self.stopping
+        limit_s = self.sharing.limit_s if stopped and running.is_late else None
+        if self.mps and code != 0 and not stopped:
+            fault, first = self.mps.failed(running.started_s, "\n".join(lines))
         left = report.get("left", [])
         on_gpu = len(running.on_gpu & {*left})
-        end = End(code, number, error, stopped, fault, first, lines, len(left), on_gpu)
+        end = End(code, number, error, stopped, fault, first, lines, len(left), on_gpu, limit_s)
         running.close()
         self.running.remove(running)
         self._conclude(running.claim, end, running.started_s)
@@ -290,7 +299,7 @@ class Supervisor:
         conclude(claim.run, end, self.admission is not None)
         outcome = claim.run.attempts[-1].outcome
         is_quick = time.monotonic() - started_s < QUICK_S
-        if outcome == Outcome.failed and is_quick:
+        if outcome == Outcome.failed and is_quick and not end.limit_s:
             self.doubtful.append(claim)
             return
         self.ended.append(claim)
