@@ -57,7 +57,9 @@ def run(
     timeout: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default="none", help="such as 2h; a longer run is ended, and failed"
+            metavar="TIME",
+            show_default="none",
+            help="such as 2h; a longer run is ended and failed",
         ),
     ] = None,
     gpus: Annotated[

@@ -507,6 +507,47 @@ def test_one_more_is_admitted_if_there_is_room(activity, used, of_runs, grown_s,
     assert made.admits(0.0, running=0, total_mb=None)
 
 
+BUSY, IDLE = (0.5, 0.3), (0.0, 0.0)
+# What is seen until a run computes, and what then: memory in use, memory by run, activity.
+ARRIVALS = [
+    ((500, {}, IDLE), (10_000, {0: 9_500.0}, BUSY)),
+    ((500, {}, None), (10_000, {0: 9_500.0}, None)),
+    ((500, {}, IDLE), (10_000, {}, BUSY)),  # NVML lists no process, as in a container
+    ((500, {}, IDLE), (10_000, {0: 0.0}, IDLE)),  # listed without its memory
+]
+
+
+@pytest.mark.parametrize(("absent", "present"), ARRIVALS)
+def test_a_run_settles_only_once_it_is_on_the_gpu(absent, present):
+    made = Admission("mps", lambda *_: 2.0)
+    made.see(-2.0, 500, {}, None)
+    made.started(0, 0.0)
+    for now_s in (2.0, 60.0, 300.0):
+        made.see(now_s, *absent)
+        assert not made.admits(now_s, 1, 80_000)
+    made.see(302.0, *present)
+    made.readings.clear()
+    made.see(304.0, *present)
+    assert not made.admits(302.0 + SETTLE_S - 1, 1, 80_000)
+    assert made.admits(302.0 + SETTLE_S, 1, 80_000)
+
+
+def test_a_run_that_is_not_yet_on_the_gpu_has_no_share_of_what_the_others_do():
+    asked = []
+    made = Admission("mps", lambda method, jobs: asked.append(jobs) or 2.0)
+    made.started(0, 0.0)
+    made.see(2.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
+    assert made.admits(30.0, 1, 80_000)
+    made.started(1, 30.0)
+    made.see(32.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
+    assert not made.admits(60.0, 2, 80_000)
+    made.see(62.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
+    made.readings.clear()
+    made.see(64.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
+    assert made.admits(90.0, 2, 80_000)
+    assert np.allclose(asked[-1], [(0.4, 0.2), (0.2, 0.3)])
+
+
 def test_each_run_has_its_share_of_the_activity():
     asked = []
     made = admission((0.4, 0.2), gain=lambda method, jobs: asked.append(jobs) or 2.0)

@@ -277,7 +277,8 @@ def test_a_run_that_takes_too_long_is_ended_and_dropped_by_mps_first(studio):
     studio.with_card()
     options = ("--jobs", "2", "--timeout", "20s")
     code, output = finished(studio, *options, act="waits", runs=2)
-    assert code == 1 and "failed: 0, 1; run 0: it was ended, as it took longer than 20 s" in output, output
+    words = "failed: 0, 1; run 0: it was ended, as it took longer than 20 s"
+    assert code == 1 and words in output, output
     assert dropped(studio) == sorted(run["pid"] for run in seen(studio))
     rows = (sweep(studio) / "runs.csv").read_text().splitlines()
     assert all(",failed,1," in row and "longer than 20 s" in row for row in rows[1:])

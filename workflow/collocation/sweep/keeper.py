@@ -2,10 +2,10 @@
 
 It lives until standard input ends, which is when its supervisor asks for the run's end or dies, or
 until the command has ended. Its argument is JSON: command, environment (variables to set, null for
-those to unset), cores, pipe (folder of its MPS daemon, or null). Standard error is the log of the command's output. It prints a line of JSON
-when the command runs ({"pid": n}), and one when all of it has ended: {"code": n or null, "signal":
-n or null, "by_itself": whether nobody asked for it, "left": PIDs that outlived the command}, or
-{"error": why it did not start}.
+those to unset), cores, pipe (folder of the MPS daemon, null without one). Standard error is the log
+of the command's output. It prints a line of JSON when the command runs ({"pid": n}), and one when
+all of it has ended: {"code": n or null, "signal": n or null, "by_itself": whether nobody asked for
+it, "left": PIDs that outlived the command}, or {"error": why it did not start}.
 Descriptors that it inherits (locks) stay with it: they are free once nothing is left.
 """
 

@@ -87,6 +87,7 @@ class Supervisor:
         with device_lock(self.key, holder, wait) as self.lock, self._shared():
             say("")
             said = ""
+            self._sample()  # memory in use before the first run
             try:
                 while not self.stopping:
                     self.problem = ""
@@ -248,8 +249,9 @@ class Supervisor:
                 on_gpu = trees[running.keeper.pid] & {*by_pid}
                 running.on_gpu |= on_gpu
                 used = sum(by_pid[pid] or 0 for pid in on_gpu) / MIB
-                if used:
+                if on_gpu:
                     of_runs[running.claim.run.run] = used
+                if used:
                     peak = max(running.attempt.peak_memory_mb or 0, used)
                     running.attempt.peak_memory_mb = round(peak, 1)
             if self.admission:
