@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from collocate import probing, studies, terminal
-from collocate.app import Mistyped, app, seconds_of
+from collocate.app import Mistyped, app, require_packages, seconds_of
 
 LEAST_BUDGET_S = 60.0
 SEPARATOR = "---"  # between the commands of two jobs
@@ -112,6 +112,7 @@ def advise(
     for word in words:
         if word.partition("=")[0] in DECIDED:
             raise Mistyped(f"--set {word}: a question has its own; allowed: gpu=, source=, …")
+    require_packages(probing.NEEDED)
     from analysis.advice.job import request as requests
     from analysis.advice.job import text
     from workflow.collocation.study.load import find_config_file

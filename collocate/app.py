@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 import typer
 
@@ -29,6 +30,12 @@ class Mistyped(typer.BadParameter):
 
     def format_message(self) -> str:
         return self.message
+
+
+def require_packages(names: Sequence[str]) -> None:
+    """Raise ValueError with those of these packages that are not installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
 
 
 def seconds_of(option: str, time: str, least_s: float) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collocate import terminal
-from collocate.app import Mistyped, app, seconds_of
+from collocate.app import Mistyped, app, require_packages, seconds_of
 from collocate.folders import project_folder
 from collocate.recipe import SharingMethod
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from workflow.collocation.sweep.journal import Sweep
     from workflow.collocation.sweep.record import Run
     from workflow.collocation.sweep.session import Supervisors
+
+NEEDED = ("psutil", "pynvml", "yaml")
+FORECAST = ("numpy", "pandas", "pyarrow")  # without --jobs
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -89,9 +92,11 @@ def run(
         for number, line in enumerate(lines):
             print(f"{number:04}  {shlex.join(line)}")
         return
+    require_packages(NEEDED if jobs else NEEDED + FORECAST)
     devices = _devices(gpus)
     method = method or (SharingMethod.separate if devices == [None] else SharingMethod.mps)
     _refuse(devices, jobs, method)
+    from workflow.collocation.gpu.lock import local_locks
     from workflow.collocation.sweep.journal import Sweep
     from workflow.collocation.sweep.session import Supervisors
     from workflow.collocation.sweep.supervisor import Sharing
@@ -99,6 +104,11 @@ def run(
     sweep = Sweep(_sweep_folder(folder, lines))
     if words and lines[0] == lines[-1] and len(lines) > 1:
         terminal.complain("runs are alike: write to a place with {n} or to $COLLOCATION_FOLDER")
+    if option := local_locks(sweep.folder):
+        place = f"{sweep.folder} is mounted with {option}"
+        terminal.complain(
+            f"{place}: run this sweep on one machine only, as locks do not reach others"
+        )
     sharing = Sharing(method.value, jobs, predicted_gain, limit_s)
     _carry_out(Supervisors(sweep, devices, sharing), sweep)
 

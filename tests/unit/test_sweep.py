@@ -1,8 +1,11 @@
 """Sweeps: their commands, the queue in a folder, what follows from an end, and who is admitted."""
 
+import errno
 import json
+import os
 import platform
 import random
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +21,7 @@ from collocate.folders import project_folder
 from collocate.run import predicted_gain
 from collocate.terminal import Progress
 from tests.studio import REPOSITORY
-from workflow.collocation.gpu.lock import LockHeld, folder_lock
+from workflow.collocation.gpu.lock import LockHeld, folder_lock, local_locks
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.study.redaction import write_private
 from workflow.collocation.sweep import journal, table
@@ -133,6 +136,61 @@ def test_what_is_typed_wrong_is_one_line_and_nothing_starts(
     complaint = capsys.readouterr().err
     assert named in complaint and complaint.count("\n") == 1
     assert not Path("collocate").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        *((package, ["run", "--runs", "2"]) for package in ("pandas", "numpy", "pyarrow")),
+        ("psutil", ["run", *ON_CPU]),
+        ("pandas", ["advise"]),
+        ("scipy", ["advise"]),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_starts(
+    tmp_path, monkeypatch, capsys, package, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([*words, "--", "true"]) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"not installed: {package}; ") and complaint.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("options", [[], ["--folder", "shared"]])
+def test_a_folder_without_locks_is_refused_in_one_line(
+    tmp_path, monkeypatch, capsys, number, options
+):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert main(["run", *ON_CPU, *options, "--", "touch", "ran-{n}"]) == 1
+    complaint = capsys.readouterr().err
+    assert os.strerror(number) in complaint and "set --folder to another folder" in complaint
+    assert complaint.count("\n") == 1 and not [*tmp_path.glob("ran-*")]
+
+
+LOCAL_LOCKS = [
+    ("rw,vers=3,nolock,addr=10.0.0.1", "nolock"),
+    ("rw,vers=3,local_lock=all", "local_lock=all"),
+    ("rw,localflock", "localflock"),
+    ("rw,vers=4.2,local_lock=none", None),
+]
+
+
+@pytest.mark.parametrize(("mount_options", "named"), LOCAL_LOCKS)
+def test_a_folder_whose_locks_other_machines_do_not_see_is_told(
+    tmp_path, monkeypatch, capsys, mount_options, named
+):
+    mounts = [("/", "rw,nolock" if named is None else "rw"), (str(tmp_path), mount_options)]
+    partitions = [SimpleNamespace(mountpoint=place, opts=opts) for place, opts in mounts]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: partitions)
+    monkeypatch.chdir(tmp_path)
+    assert local_locks(Path("not-there/yet")) == named
 
 
 # -- the folder ------------------------------------------------------------------------------------
