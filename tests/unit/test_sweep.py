@@ -344,7 +344,7 @@ ENDS = [
     ([(End(signal=15), True)], "stopped", 1),
     ([(End(signal=15), True)] * 2, "failed", None),
     ([(End(code=0, left=2, left_on_gpu=1), True)], "failed", None),
-    ([(End(error="python does not run"), False)], "failed", None),
+    ([(End(error="python did not start"), False)], "failed", None),
     ([(End(code=0, stopped=True), False)], "stopped", 1),
     ([(End(code=0, stopped=True, limit_s=60), False)], "failed", None),
     ([(End(signal=15, stopped=True, limit_s=60, lines=MEMORY), True)], "failed", None),

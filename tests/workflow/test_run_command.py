@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import PATIENCE, Studio, until
+from workflow.collocation.process_lifetime import is_running
 
 GONE_S = 60
 # A run tells of itself, joins the card if there is one, and acts as its first argument says.
@@ -315,10 +316,12 @@ def carry_on_after(studio: Studio, whom: str, number: int, code: int, count: int
 def test_what_outlives_even_its_keeper_ends_with_the_next_command(studio):
     with started(studio, "--jobs", "2", act="waits", runs=2, leaves=True) as running:
         until(lambda: len(seen(studio)) == 2, lambda: running.output)
-        keepers = [psutil.Process(run["pid"]).ppid() for run in seen(studio)]
+        commands = [psutil.Process(run["pid"]) for run in seen(studio)]
+        keepers = [command.ppid() for command in commands]
         for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another's end
             for pid in (running.process.pid, supervisor(studio), *keepers):
                 os.kill(pid, number)
+    until(lambda: not any(map(is_running, commands)), lambda: "they outlive their keepers")
     (studio.folder / "go").touch()
     assert all(psutil.pid_exists(run["child"]) for run in seen(studio))
     assert finished(studio, "--jobs", "2", act="waits", runs=2)[0] == 0

@@ -55,7 +55,7 @@ def open_or_make(folder: Path, commands: list[list[str]], working: Path) -> None
         if not (folder / SWEEP).exists():
             _make(folder, commands, working)
         elif read_json(folder / SWEEP) != _content(commands, working):
-            raise ValueError(f"{folder} holds a sweep of other commands, or of another folder")
+            raise ValueError(f"{folder} holds a sweep of other commands, or from another folder")
 
 
 def _make(folder: Path, commands: list[list[str]], working: Path) -> None:

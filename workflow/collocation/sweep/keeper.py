@@ -48,7 +48,7 @@ def main() -> None:
     try:
         child = _start(task)
     except OSError as error:
-        _say(error=f"{task['command'][0]} does not run: {error.strerror}")
+        _say(error=f"{task['command'][0]} did not start: {error.strerror}")
         return
     _say(pid=child.pid)
     ended = os.pidfd_open(child.pid)

@@ -172,7 +172,8 @@ def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None
         return Outcome.out_of_memory, printable(memory)[:300], slots
     if memory:
         words = f"out of memory: {printable(memory)[:300]}"
-    return Outcome.failed, f"alone, the MPS server failed: {words}" if end.fault else words, None
+    fault = "the MPS server failed under it alone: " if end.fault else ""
+    return Outcome.failed, fault + words, None
 
 
 def lose(run: Run) -> bool:
@@ -180,6 +181,6 @@ def lose(run: Run) -> bool:
     if not run.attempts or run.attempts[-1].outcome is not None:
         return False
     attempt = run.attempts[-1]
-    attempt.outcome, attempt.reason = Outcome.lost, "its supervisor was killed"
+    attempt.outcome, attempt.reason = Outcome.lost, "collocate was killed while it ran"
     attempt.retry_slots = attempt.wanted
     return True

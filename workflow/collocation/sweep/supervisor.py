@@ -189,7 +189,7 @@ class Supervisor:
             raise
         self.started_s = time.monotonic()
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
-        task["pipe"] = str(self.mps.daemon.pipe) if self.mps else None
+        task["pipe"] = self._pipe()
         locks = (self.lock, claim.descriptor)
         try:
             self.running.append(start_run(claim, task, self.sweep.working, locks))
@@ -201,6 +201,10 @@ class Supervisor:
                 running.attempt.shared = True
         if self.admission:
             self.admission.started(claim.run.run, time.monotonic())
+
+    def _pipe(self) -> str | None:
+        """The folder of the MPS daemon, if there is one."""
+        return str(self.mps.daemon.pipe) if self.mps else None
 
     def _variables(self, claim: RunClaim, cores: list[int]) -> dict[str, str | None]:
         """What a run's environment has beside the user's; None for a variable that it lacks."""
@@ -278,9 +282,9 @@ class Supervisor:
         report = running.report
         error = report.get("error", "")
         if not error and "code" not in report:
-            error = "its keeper was killed"
+            error = "the process that watched it was killed"
             others = self._others(running)
-            keeper.end_descendants(others)
+            keeper.end_descendants(others, self._pipe())
             keeper.reap(others)
         code, number = report.get("code"), report.get("signal")
         lines, fault, first = running.tail(), False, False
