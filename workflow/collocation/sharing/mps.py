@@ -6,8 +6,6 @@ once the member itself finds that it has no more. So are products that are wrong
 """
 
 import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
@@ -23,7 +21,6 @@ from workflow.collocation.sharing.evidence import (
 )
 from workflow.collocation.study.cell import CellSpec, MemberSpec
 
-RELEASE_S = 4.0
 # MPS gives SMs in pairs that share a TPC, rounded down, but never fewer than a card's minimum,
 # listed by compute capability where it was read. An H200 of 132 SMs: 70 % gives 92, 50 % 66, 24 %
 # 30, 14 % 18, 10 % 12, and 7 %, 3 % and 1 % give 8.
@@ -156,14 +153,7 @@ class Mps(Method):
 
     def release(self, pid: int) -> None:
         """Have the server drop the work of a member's processes, which live on."""
-        deadline = time.monotonic() + RELEASE_S
-        pids = {pid, *(process.pid for process in process_trees([pid]))}
-        with suppress(NotInForce):
-            for server in self.daemon.servers(RELEASE_S):
-                clients = self.daemon.clients(server, deadline - time.monotonic())
-                for client in pids & set(clients):
-                    command = f"terminate_client {server} {client}"
-                    self.daemon.ask(command, deadline - time.monotonic())
+        self.daemon.release({pid, *(process.pid for process in process_trees([pid]))})
 
     def _limit_in_force(self, member: int, report: Report) -> dict:
         """The record of a member's limits, as asked for and as the member saw them.
