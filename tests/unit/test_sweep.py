@@ -598,7 +598,7 @@ def test_a_run_that_is_not_yet_on_the_gpu_has_no_share_of_what_the_others_do():
     assert made.admits(30.0, 1, 80_000)
     made.started(1, 30.0)
     made.see(32.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
-    assert not made.admits(60.0, 2, 80_000)
+    assert made.admits(60.0, 2, 80_000) and made.fresh == {1}
     made.see(62.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
     made.readings.clear()
     made.see(64.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
@@ -623,7 +623,7 @@ def test_each_run_has_its_share_of_the_activity():
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_seen):
-    """Not more may be on their way at once than have shown themselves."""
+    """Two more may be on their way at once for each that has shown itself."""
     made = Admission("mps", lambda method, jobs: 1.5 if len(jobs) < 5 else 1.0)
     now_s, together = 0.0, []
     for _ in range(4):
@@ -637,7 +637,7 @@ def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_se
         now_s += 12
         for run in running:
             made.ended(run)
-    assert together == ([1, 1, 2, 4] if is_seen else [1, 1, 1, 1])
+    assert together == ([1, 2, 5, 5] if is_seen else [1, 1, 1, 1])
 
 
 def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():

@@ -103,7 +103,8 @@ class Admission:
             return True
         if now_s - self.newest_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
             self._settle()
-        if len(self.fresh) > max(0, self.shown - 1):
+        # The first runs show what runs are like; each that has lets two more be on their way.
+        if len(self.fresh) >= max(1, 2 * self.shown):
             return False
         needed_mb = self.largest_mb or self.used_mb / running
         growing_mb = sum(max(0.0, needed_mb - self.of_runs.get(run, 0.0)) for run in self.fresh)
