@@ -7,6 +7,7 @@ from functools import cache
 import pandas as pd
 import pytest
 
+from analysis import labels
 from analysis.estimates import table
 from analysis.estimates.records.flags import ABOVE_COUNT, POWER_CAPPED
 from analysis.estimates.table import INTERVAL
@@ -106,6 +107,24 @@ def test_a_gpu_at_its_power_limit_is_told_in_the_figure_and_in_the_table(flag, s
     assert (mark.get_markerfacecolor() == "white") == sign
     written = layout.markdown(tables.served(rows))
     assert ("1.10 [1.05, 1.15]‖" in written) == ("power limit" in written) == sign
+
+
+def test_medians_in_the_title_are_of_what_is_drawn():
+    with style.context():
+        drawing = figures()["repeatability"](frame(a_study()))
+    is_single = drawing.data["jobs"] == 1
+    for rows, name in ((is_single, "alone"), (~is_single, "together")):
+        assert f"{100 * drawing.data['value'][rows].median():.1f} % {name}" in drawing.title
+
+
+@pytest.mark.parametrize("name", figures(paper_figures))
+def test_a_colour_means_a_method_in_every_figure(name):
+    methods = {labels.colour(method): method for method in style.METHODS}
+    with style.context():
+        drawing = figures(paper_figures)[name](frame(a_study()))
+    used = {line.get_color() for axes in drawing.figure.axes for line in axes.lines}
+    assert used - methods.keys() <= {style.INK, style.PALE}
+    assert {methods[colour] for colour in used & methods.keys()} <= set(drawing.data["method"])
 
 
 @pytest.mark.parametrize("gains", [1.9, 2.1])
