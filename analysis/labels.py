@@ -30,23 +30,23 @@ _METHODS = {
     "mig_1g2x": ("MIG 1g, double memory", "", ""),
     "mig_shared": ("MIG, shared memory", "", ""),
 }
-_IMPLEMENTATIONS = {  # implementation → title, and a colour that no method has
-    PAPER_IMPLEMENTATION: ("TF32, synchronised", "#333333"),
-    "eager": ("TF32, no waiting", "#A6761D"),
-    "bf16": ("bf16", "#66A61E"),
-    "graph": ("bf16 + CUDA graph", "#1B9E77"),
-    "compile": ("bf16, compiled", "#D95F02"),
+_IMPLEMENTATIONS = {  # implementation → title, and how its line is drawn
+    PAPER_IMPLEMENTATION: ("plain (TF32)", "-"),
+    "eager": ("TF32, no waiting", "-."),
+    "bf16": ("bf16", (0, (6, 1, 1, 1, 1, 1))),
+    "graph": ("bf16 + CUDA graph", "--"),
+    "compile": ("bf16, compiled", ":"),
 }
 GREY = "#888888"
 KINDS = {  # kind of set, of analysis.estimates.intervals.set_kinds → title
     "alone_waits": "alone, waits for its host",
     "alone_busy": "alone, keeps the GPU busy",
     "alone_graph": "alone, CUDA graph",
-    "set_waits": "set that waits for its host",
-    "set_near": "set of jobs that wait, which just fill the GPU together",
-    "set_full": "set of jobs that wait, which fill the GPU together",
-    "set_busy": "set of jobs that keep the GPU busy",
-    "set_graph": "set of CUDA graphs",
+    "set_waits": "together, wait for their host",
+    "set_near": "together, wait for their host and just fill the GPU",
+    "set_full": "together, wait for their host but fill the GPU",
+    "set_busy": "together, each keeps the GPU busy",
+    "set_graph": "together, CUDA graphs",
 }
 
 
@@ -138,9 +138,9 @@ def implementation(name: str) -> str:
     return _IMPLEMENTATIONS[name][0] if name in _IMPLEMENTATIONS else name.replace("_", " ")
 
 
-def implementation_colour(name: str) -> str:
-    """Colour of an implementation in figures."""
-    return _IMPLEMENTATIONS[name][1] if name in _IMPLEMENTATIONS else GREY
+def line_style(name: str) -> str | tuple:
+    """Kind of line, as Matplotlib takes it, of an implementation in figures."""
+    return _IMPLEMENTATIONS[name][1] if name in _IMPLEMENTATIONS else "-"
 
 
 def for_script(folder: Path, text: str) -> str:
@@ -202,8 +202,8 @@ def span(estimate: Row | None) -> str:
     """An estimate with its interval or range.
 
     `1.30 [1.28, 1.33]` has the interval of a new host; of the next cell in the row of a host,
-    and where it adds `, one host`; of the cell itself where it adds `, one cell`. `6.74 (6.19 to
-    7.34)` has the range over hosts, `8.08 (one replicate)` neither.
+    and where it adds `, one host`; of the cell itself where it adds `, one measurement`.
+    `6.74 (6.19 to 7.34)` has the range over hosts, `8.08 (one replicate)` neither.
     """
     if estimate is None or estimate.value is None or math.isnan(estimate.value):
         return "–"
@@ -213,7 +213,7 @@ def span(estimate: Row | None) -> str:
     if one_over_itself and (spread == NONE or low == high):
         return text
     if spread in (PREDICTION, INTERVAL, CELL):
-        remark = ", one cell" if spread == CELL else ""
+        remark = ", one measurement" if spread == CELL else ""
         if spread == INTERVAL and estimate.hosts == 1 and not estimate.host:
             remark = ", one host"
         return f"{text} [{number(low)}, {number(high)}]{remark}"
@@ -234,15 +234,15 @@ def scope(estimates: pd.DataFrame) -> str:
     in_windows = table.get(estimates, "count", name="replicates")
     interleaved = table.get(estimates, "count", name="replicates_interleaved")
     if not hosts or not (in_windows or interleaved):
-        return "No set has been measured yet, so this study answers nothing."
+        return "Nothing has been measured yet, so this study answers nothing."
     device = "a CPU, no GPU" if on_cpu(estimates) else "a GPU"
     count = "1 host" if hosts.value == 1 else f"{hosts.value:.0f} hosts"
     machines = ", ".join([*table.hardware(estimates), count])
     designs = []
     if interleaved:
-        designs.append(f"sets that take turns in a cell {_times(interleaved)}")
+        designs.append(f"jobs that take turns, {_times(interleaved)}")
     if in_windows:
-        designs.append(f"sets in windows{_window(estimates)} {_times(in_windows)}")
+        designs.append(f"jobs in windows{_window(estimates)}, {_times(in_windows)}")
     measured = f"Measured on {device} ({machines}): {', and '.join(designs)}."
     return f"{measured} {_answers(estimates)}"
 

@@ -168,10 +168,10 @@ class _Judge:
         if verdict == Verdict.CONTRADICTED:
             reason = f"{'; '.join(evidence.note for evidence in deciding)}."
         elif any(self._first_value(evidence) > 1 for evidence in sets):
-            reason = f"All {len(sets)} sets do so, those that exceed the card among them."
+            reason = f"All {len(sets)} do so, those that exceed the card among them."
         else:
             verdict = Verdict.NOT_TESTABLE
-            reason = "None of its sets needs more memory than there is."
+            reason = "None of them needs more memory than there is."
         return TestVerdict(test, verdict, reason, tuple(sets), deciding[0])
 
     def _sets(self, test: ClaimTest) -> Iterator[SetEvidence]:
@@ -319,7 +319,7 @@ def _comparable_hosts(needs: Sequence[NeedReading]) -> set[str] | None:
 
 def _not_measured(absent: Sequence[SetEvidence]) -> str:
     if not absent:
-        return "There is no such set or job."
+        return "There are no such jobs."
     remaining = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
     return f"Not measured: {absent[0].note}{remaining}."
 

@@ -14,11 +14,10 @@ from workflow.collocation.study.names import parse_scenario
 
 
 @figure(
-    "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
+    "Throughput gain (STP) of jobs that the paper measured, too, against GRACT of one such job "
     "alone, which differs between hosts. Small marks: mean of one host and implementation each. "
     "Lines: least squares. Large marks: the lines read at the paper's GRACT, with "
-    f"{CONFIDENCE_TEXT} intervals. Crosses: the paper's numbers. Figures beside them: how many "
-    "jobs."
+    f"{CONFIDENCE_TEXT} intervals. Crosses: the paper's numbers. Numbers: how many jobs."
 )
 def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each set of it that the paper measured."""

@@ -135,9 +135,9 @@ def line_estimates(estimates: pd.DataFrame) -> Iterator[dict]:
         lowest, highest = points["gract"].min(), points["gract"].max()
         cells = [cell for of_point in points["replicates"] for cell in of_point]
         note = (
-            f"a line through {len(points)} points, each the mean of one host's cells of one "
-            f"implementation ({len(cells)} in all), GRACT alone {lowest:.2f} to {highest:.2f}, "
-            f"read at {paper.value:.2f} ({paper.source})"
+            f"a line through {len(points)} points, each the mean of one host and "
+            f"implementation ({len(cells)} measurements in all), GRACT alone {lowest:.2f} to "
+            f"{highest:.2f}, read at {paper.value:.2f} ({paper.source})"
         )
         if not lowest <= paper.value <= highest:
             note += ", which is extrapolated"

@@ -22,10 +22,10 @@ from workflow.collocation.study.names import (
 )
 
 MEMORY_UNREAD = (
-    "Where a set has no GPU memory or energy here, it took turns with others in one cell, all "
-    "loaded at once."
+    "Where GPU memory or energy is missing, the jobs took turns with others that were loaded at "
+    "the same time."
 )
-BOUND_UNCHECKED = "GPU memory is not known here, so no set was held against the bound on it."
+BOUND_UNCHECKED = "GPU memory is not known here, so nothing was held against the bound on it."
 COUNTS = (
     "Advice counts copies of one job with data on the GPU, without limits of SMs or priorities."
 )
@@ -152,12 +152,12 @@ class Advice:
         # that job was measured.
         if len({option.hosts for option in self.sets if option.hosts}) > 1:
             caveats.append(
-                "The sets were not all measured on the same hosts, and hosts differ: part of what "
-                "sets them apart may be the host."
+                "The options were not all measured on the same hosts, and hosts differ: part of "
+                "the difference may be the host."
             )
         if shared and flags.ABOVE_COUNT in flags.split(shared.stp.flags):
             meaning = flags.meaning(flags.ABOVE_COUNT)
-            hint = "; read S" if shared.numbers["s"] else ""
+            hint = "; read *overlap*" if shared.numbers["s"] else ""
             caveats.append(f"{labels.number(shared.stp.value)} times is {meaning}{hint}.")
         alone = [option for option in self.options if option.n == 1]
         for option in filter(None, [*alone, shared]):
@@ -186,11 +186,9 @@ class Advice:
             wanted = "on more hosts" if len(shared.hosts) > 1 else "more replicates"
             return [f"Undecided: {shared.description}, which includes no gain. Measure {wanted}."]
         if advised.n == 1 and shared.stp.value <= 1:
-            return [f"Run one at a time: no set does more. The best is {shared.description}."]
+            return [f"Run one at a time: sharing does no more. The best is {shared.description}."]
         if advised.n == 1:
-            return [
-                f"Run one at a time: that is within a tenth of the best set, {shared.description}."
-            ]
+            return [f"Run one at a time: that is within a tenth of the best, {shared.description}."]
         verdict = [f"Run {advised.description}."]
         if best != advised:
             within = " within the bounds" if self.any_bound else ""
@@ -302,7 +300,7 @@ def _rewrite(estimates: pd.DataFrame, job: str, implementation: str) -> str:
         return ""
     return (
         f"Write it better first: one job alone does {labels.number(rate.value, rate.unit)} in this "
-        f"way, and {labels.number(fastest.value, fastest.unit)} in the fastest way measured "
+        f"way, and {labels.number(fastest.value, fastest.unit)} in its fastest version "
         f"({labels.implementation(fastest.implementation)})."
     )
 
@@ -330,6 +328,6 @@ def unmeasured(estimates: pd.DataFrame, advice: Iterable[Advice]) -> str:
     ways = [labels.implementation(name) for name in IMPLEMENTATIONS if name in lacking]
     return (
         "Some or all of these jobs were not measured alone in these ways: "
-        f"{'; '.join(ways)}. Written so, one job alone may do more than a set that is advised "
-        "here: see docs/results.md."
+        f"{'; '.join(ways)}. Written so, one job alone may do more than what is advised here: "
+        "see docs/results.md."
     )

@@ -37,7 +37,7 @@ def _row(name: str, tested: pd.DataFrame) -> dict:
     for replicates in tested["replicates"]:
         cells.update(replicate["over"] or replicate["cell"] for replicate in replicates)
     hosts = tested["host"].nunique()
-    note = f"{len(cells)} cells on {hosts} host{'s' * (hosts != 1)}"
+    note = f"{len(cells)} measurements on {hosts} host{'s' * (hosts != 1)}"
     share = float(tested["inside"].mean())
     return {"quantity": "covered", "name": name, "value": share, "n": len(tested), "note": note}
 

@@ -74,7 +74,7 @@ def _over_fastest(estimates: pd.DataFrame) -> pd.DataFrame:
             ratios.append(ratio)
     note = best["scenario"].map(counts).map("{} ways measured".format)
     best = best.assign(quantity="fastest_rate", note=note)
-    note = "STP, for " + stp["implementation"] + " is the fastest way"
+    note = "STP, for " + stp["implementation"] + " is the fastest version"
     stp = stp.assign(quantity="over_fastest", note=note)
     return pd.concat([best, stp, add_over_hosts(pd.DataFrame(ratios))])
 

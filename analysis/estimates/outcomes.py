@@ -82,29 +82,29 @@ def study_counts(
     statuses = Counter(current["status"])
     planned = {*current["cell"], *(cell["id"] for cell in plan)}
     statuses[NOT_RUN] = len(planned) - statuses.total()
-    yield _count("cells", len(planned), "cells planned")
+    yield _count("cells", len(planned), "measurements planned")
     for status in (*STATUSES, *sorted(statuses.keys() - {*STATUSES})):
-        yield _count(f"cells_{status}", statuses[status], f"cells {status.replace('_', ' ')}")
-    yield _count("hosts", len(hosts), "hosts that measured cells")
+        yield _count(f"cells_{status}", statuses[status], f"of them {status.replace('_', ' ')}")
+    yield _count("hosts", len(hosts), "hosts that measured")
     yield _count("sessions", hosts["sessions"].sum(), "visits to them")
     times = [datetime.fromisoformat(time).timestamp() for time in runs["started_at"] if time]
     if times:
-        note = "when its first cell was measured, since 1970"
+        note = "when the first measurement began, since 1970"
         yield _count("began", min(times), note, unit="s")
     for host in hosts.itertuples():
         note = f"{host.machine}: {host.hardware}; {host.named}"
         yield _count("host_cells", host.cells, note, host=host.host)
     for hardware, cells in left_out.items():
-        yield _count(f"left_out_{_slug(hardware)}", cells, f"cells on {hardware}, left out")
+        yield _count(f"left_out_{_slug(hardware)}", cells, f"measurements on {hardware}, left out")
     yield from _window_counts(members, runs[runs["current"] & runs["measured"]])
     yield from _variation_counts(estimates)
     checked = members[members["current"] & members["measured"]]
     checked = checked.drop_duplicates(["at", "member"], keep="last")["loss_check"].dropna()
     for verdict, number in sorted(Counter(checked).items()):
         yield _count(f"losses_{_slug(verdict)}", number, f"members whose loss: {verdict}")
-    note = "completed cells whose method was proven in force"
+    note = "completed measurements whose method was proven in force"
     yield _count("method_proven", statuses[COMPLETED], note)
-    yield _count("method_not_proven", statuses[UNVERIFIED], "completed cells without that proof")
+    yield _count("method_not_proven", statuses[UNVERIFIED], "completed without that proof")
 
 
 def _window_counts(members: pd.DataFrame, completed: pd.DataFrame) -> Iterator[dict]:
@@ -117,9 +117,9 @@ def _window_counts(members: pd.DataFrame, completed: pd.DataFrame) -> Iterator[d
     yield _count("windows_unsteady", (~steady).sum(), "windows whose total rate was not steady")
     sets = completed["cell"].str.rsplit("/", n=1).str[0]
     replicates = completed[~interleaved].groupby(sets)["cell"].nunique()
-    yield from _median("replicates", replicates, "completed replicates of a set")
+    yield from _median("replicates", replicates, "completed replicates of the same jobs")
     replicates = completed[interleaved].groupby(sets)["cell"].nunique()
-    note = "completed replicates of an interleaved cell"
+    note = "completed replicates of jobs that take turns"
     yield from _median("replicates_interleaved", replicates, note)
 
 
@@ -129,7 +129,7 @@ def _variation_counts(estimates: pd.DataFrame) -> Iterator[dict]:
     rates = rates[rates["window"] == ""]  # not of jobs that go on after another left
     alone = rates[(rates["jobs"] == 1) & (rates["method"] == "naive")]
     for name, sets in (("alone", alone), ("together", rates[rates["jobs"] != 1])):
-        note = f"variation of throughput over a host's replicates, jobs {name}: middle of the sets"
+        note = f"variation of throughput over a host's replicates, jobs {name}: the median"
         yield from _median(f"cv_{name}", sets["value"], note)
 
 

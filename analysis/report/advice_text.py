@@ -11,7 +11,7 @@ from analysis.report.pages import advice_tables, layout
 COLUMNS = ["run", "samples/s", "STP", "slowest takes", "memory"]  # that a terminal has room for
 SHORT = {"as separate processes": "separate", "on CUDA streams of one process": "on streams"}
 LEGEND = (
-    "STP: work of the set, relative to one job alone. Slowest takes: times its time alone. > is "
+    "STP: work of all jobs, relative to one alone. Slowest takes: times its time alone. > is "
     f"advised, + is beaten by no other in throughput, slowdown and memory. {COUNTS}"
 )
 

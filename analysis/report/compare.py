@@ -39,7 +39,7 @@ def common_numbers(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     common = common.join(b[spelt].add_suffix("_b"), how="inner")
     claims = common["quantity"] == "claim"
     if claims.all():
-        raise ValueError("the two studies have no number in common: no set is in both")
+        raise ValueError("the two studies have no number in common: no jobs are in both")
     of_b = common.assign(**{name: common[f"{name}_b"] for name in spelt})
     common["a"] = [labels.span(estimate) for estimate in common.itertuples()]
     common["b"] = [labels.span(estimate) for estimate in of_b.itertuples()]
@@ -70,10 +70,10 @@ def markdown(common: pd.DataFrame, names: tuple[str, str]) -> str:
     parts = [
         f"# {names[0]} and {names[1]}, side by side",
         f"{summary(common)}.",
-        f"In brackets: the {CONFIDENCE_TEXT} interval of a new host, or of the next cell of the "
-        "only one; in parentheses: least to most over hosts. Each study's gains are relative to "
-        "its own jobs alone. *Apart*: the intervals or ranges have nothing in common; *overlap*: "
-        "they have.",
+        f"In brackets: the {CONFIDENCE_TEXT} interval of a new host, or of the next measurement "
+        "on the only one; in parentheses: least to most over hosts. Each study's gains are "
+        "relative to its own jobs alone. *Apart*: the intervals or ranges have nothing in "
+        "common; *overlap*: they have.",
     ]
     titles = {"a": f"A: {names[0]}", "b": f"B: {names[1]}", "word": " "}
     tested = common[(common[["a", "b"]] != UNTESTED).any(axis=1)]

@@ -16,17 +16,17 @@ from workflow.collocation.study.names import INTERLEAVED
 _AGGREGATES = {
     "outcome": "completed",
     "rate_cv": "standard deviation of the logs of (over several hosts the middle of theirs)",
-    "parts_over_capacity": "sum over jobs of the mean over cells of",
+    "parts_over_capacity": "sum over jobs of the mean over measurements of",
 }
 _DESIGNS = {
-    INTERLEAVED: "slices of conditions that take turns in one cell",
-    MIXED_DESIGNS: "slices of conditions that take turns on some hosts, a cell "
-    "for each set on others",
+    INTERLEAVED: "slices of conditions that take turns in one measurement",
+    MIXED_DESIGNS: "slices of conditions that take turns on some hosts, a measurement "
+    "for each on others",
 }
 _SPREADS = {
     PREDICTION: f"{CONFIDENCE_TEXT} interval of a new host",
     INTERVAL: f"{CONFIDENCE_TEXT} interval",
-    CELL: f"{CONFIDENCE_TEXT} interval of the cell's own batches",
+    CELL: f"{CONFIDENCE_TEXT} interval of the measurement's own batches",
     RANGE: "range over hosts",
 }
 
@@ -100,7 +100,7 @@ def _replicate(replicate: dict, cell_hosts: dict[str, str], with_batches: bool) 
         line += f" = {replicate['numerator']:.6g} / {replicate['denominator']:.6g}"
     line += f"  {cell}"
     if over:
-        line += " (conditions of one cell)" if over == cell else f"  over {over}"
+        line += " (conditions of one measurement)" if over == cell else f"  over {over}"
     if cell in cell_hosts:
         line += f", on {cell_hosts[cell]}"
     if not with_batches:

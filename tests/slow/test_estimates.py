@@ -294,7 +294,7 @@ def test_an_interleaved_cell_supersedes_other_cells_of_its_host():
     assert (outcome.value, outcome.n) == (5, 6) and not any("--interleaved" in i for i in found)
     assert found["count:cells"].value == 2 * 2 * 3 + 2
     told = explain.explain(frame(e._asdict() for e in found.values()), f"{OVER}@h1")
-    assert "10 batches" in told and "take turns in one cell" in told and cell["cell"] in told
+    assert "10 batches" in told and "take turns in one measurement" in told and cell["cell"] in told
 
 
 @pytest.mark.parametrize("rounds", [60, 47, 9])

@@ -7,11 +7,12 @@ from functools import cache
 import pandas as pd
 import pytest
 
+from analysis import labels
 from analysis.estimates import table
-from analysis.estimates.records.flags import ABOVE_COUNT
+from analysis.estimates.records.flags import ABOVE_COUNT, POWER_CAPPED
 from analysis.estimates.table import INTERVAL
 from analysis.report.figures import figures, select, style
-from analysis.report.pages import FIGURES, tables
+from analysis.report.pages import FIGURES, layout, tables
 from collocate.app import main as collocate
 from paper import figures as paper_figures
 from paper.gract_lines import line_estimates
@@ -25,23 +26,23 @@ JOBS = [
     Job(SMALL_JOB, 2500, 0.2, implementations={"paper_step": 1.0, "graph": 3.6}),
     Job(LARGE_JOB, 600, 0.8, {"naive": 0.92, "mps": 1.3, "mig": 1.1}, memory=9.0),
 ]
-ALL = {"gain_against_slowdown", "gaps_and_overlap", "memory", "mixes", "mps_over_separate"}
+PAPER = [("stp", 2, "naive", 1.9), ("stp", 7, "naive", 3.0), ("gract", 1, "naive", 0.43)]
+PAPER += [("stp", 2, "mps", 2.0), ("stp", 7, "mps", 5.0)]
+ALL = {"gain_against_slowdown", "gaps_and_overlap", "mixes", "mps_over_separate"}
 ALL |= {"rate_against_n", "repeatability", "gain_against_gract", "where_to_share"}
-ALL |= {"serving", "retraining"}
+ALL |= {"serving"}
 
 
 def a_study(**changes) -> list:
     design = {"counts": (2, 3, 7), "mixes": (MIX,), "methods": ("naive", "mps", "mig")}
     found = rows_of(Design(JOBS, **design | {"hosts": 4, "replicates": 2} | changes))
-    paper = {"implementation": "paper_step", "method": "naive", "n": 1}
-    for quantity, n, value in (("stp", 2, 1.9), ("stp", 7, 3.0), ("gract", 1, 0.43)):
-        at = {"scenario": f"{n}x_{SMALL_JOB}", "source": "LEC22"} | paper
-        found.append(Estimate(quantity, **at, value=value))
+    for quantity, n, method, value in PAPER:
+        at = {"scenario": f"{n}x_{SMALL_JOB}", "implementation": "paper_step", "method": method}
+        found.append(Estimate(quantity, **at, source="LEC22", n=1, value=value))
     found += [Estimate(**row) for row in line_estimates(frame(found))]
-    found += a_server("serve_6", "mps", (1.05, 1.1, 1.15), (0.77, 0.8, 0.83))
-    at = {"scenario": "1x_retrained+1x_lm_b8", "implementation": "bf16", "method": "mps", "n": 1}
-    found.append(Estimate("p95_e2el_ms", **at, job="retrained", value=1.1))
-    return [*found, Estimate("job_rate", **at, job="lm_b8", value=0.8)]
+    for job in ("serve_2", "serve_6", "serve_12", "serve_24"):
+        found += a_server(job, "mps", (1.05, 1.1, 1.15), (0.77, 0.8, 0.83))
+    return found
 
 
 def a_server(job, method, latency, rate, answered=1.0) -> list:
@@ -78,22 +79,52 @@ def test_a_server_is_named_where_its_interval_is_within_the_bound_and_it_answers
         assert ("6 requests/s, MPS" in drawing.title and "40 %" in drawing.title) == named
         assert ("%" in drawing.title) == named and len(drawing.title.split()) <= 12
         marks = [line for line in drawing.figure.axes[0].lines if line.get_marker() != "None"]
-        filled = [line.get_markerfacecolor() == line.get_color() for line in marks]
-        assert filled == [row.full for row in drawing.data.itertuples()]
+        answered = [line.get_color() != style.PALE for line in marks]
+        assert answered == [row.full for row in drawing.data.itertuples()]
         assert list(drawing.data["job"][~drawing.data["full"]]) == ["serve_24"]
 
 
-def test_ways_of_writing_a_server_are_told_apart():
+def test_ways_of_writing_a_server_have_a_panel_each():
     rows = a_server("serve_6", "mps", (1.05, 1.1, 1.15), (0.4, 0.5, 0.6))
     rows += a_server("serve_12", "mps", (1.15, 1.2, 1.25), (0.4, 0.5, 0.6))
     compiled = [replace(row, implementation="compile") for row in rows[:6]]
     with style.context():
         drawing = figures()["serving"](frame([*rows, *compiled]))
-    said = [text.get_text() for text in drawing.figure.axes[0].texts]
-    assert {"MPS", "MPS, bf16, compiled"} <= set(said)
+    panels = [axes.get_title(loc="left") for axes in drawing.figure.axes]
+    assert panels == ["LM b8, bf16", "LM b8, bf16, compiled"]
     page = tables.served(frame([*rows, *compiled]))
     assert set(page["written"]) == {"bf16", "bf16, compiled"}
     assert "written" not in tables.served(frame(rows))
+
+
+@pytest.mark.parametrize(("flag", "sign"), [("", False), (POWER_CAPPED, True)])
+def test_a_gpu_at_its_power_limit_is_told_in_the_figure_and_in_the_table(flag, sign):
+    rows = a_server("serve_6", "mps", (1.05, 1.1, 1.15), (0.4, 0.5, 0.6))
+    rows = frame([replace(row, flags=flag) for row in rows])
+    with style.context():
+        drawing = figures()["serving"](rows)
+    [mark] = [line for line in drawing.figure.axes[0].lines if line.get_marker() != "None"]
+    assert (mark.get_markerfacecolor() == "white") == sign
+    written = layout.markdown(tables.served(rows))
+    assert ("1.10 [1.05, 1.15]‖" in written) == ("power limit" in written) == sign
+
+
+def test_medians_in_the_title_are_of_what_is_drawn():
+    with style.context():
+        drawing = figures()["repeatability"](frame(a_study()))
+    is_single = drawing.data["jobs"] == 1
+    for rows, name in ((is_single, "alone"), (~is_single, "together")):
+        assert f"{100 * drawing.data['value'][rows].median():.1f} % {name}" in drawing.title
+
+
+@pytest.mark.parametrize("name", figures(paper_figures))
+def test_a_colour_means_a_method_in_every_figure(name):
+    methods = {labels.colour(method): method for method in style.METHODS}
+    with style.context():
+        drawing = figures(paper_figures)[name](frame(a_study()))
+    used = {line.get_color() for axes in drawing.figure.axes for line in axes.lines}
+    assert used - methods.keys() <= {style.INK, style.PALE}
+    assert {methods[colour] for colour in used & methods.keys()} <= set(drawing.data["method"])
 
 
 @pytest.mark.parametrize("gains", [1.9, 2.1])
@@ -129,8 +160,7 @@ STUDIES = {
     ),
     "CPU": (
         cpu(a_study(hosts=1, methods=("naive",))),
-        {"gain_against_slowdown", "mixes", "rate_against_n", "repeatability"}
-        | {"serving", "retraining"},
+        {"gain_against_slowdown", "rate_against_n", "repeatability", "serving"},
     ),
     "nothing": ([], set()),
 }
@@ -146,7 +176,7 @@ def drawn(tmp_path_factory):
         written(folder, STUDIES[name][0])
         (folder / "figures").mkdir()
         for ending in ("csv", "png", "pdf", "svg"):  # of an earlier run, which had more data
-            (folder / f"figures/memory.{ending}").write_text("old")
+            (folder / f"figures/mixes.{ending}").write_text("old")
         data_only = [] if name == "whole" else ["--data-only"]
         assert collocate(["step", "figures", "--paper", "--folder", str(folder), *data_only]) == 0
         return folder
@@ -185,12 +215,10 @@ MARKS = {  # figure → columns of where its marks are; no y: one below the othe
     "gain_against_slowdown": ("value_beside", "value"),
     "where_to_share": ("smact", "value"),
     "gain_against_gract": ("gract", "value"),
-    "memory": ("jobs", "value"),
     "mps_over_separate": ("value", None),
     "gaps_and_overlap": ("value", None),
     "repeatability": ("value", None),
     "serving": ("value", "y"),
-    "retraining": ("value", "y"),
 }
 
 
@@ -211,7 +239,7 @@ def test_marks_are_where_the_data_are_text_is_legible_and_the_same_data_give_the
             assert box.y0 <= extent.y0 and extent.y1 <= box.y1, text.get_text()
     assert (tmp_path / "again.pdf").read_bytes() == (folder / f"figures/{name}.pdf").read_bytes()
     x, y = MARKS.get(name, (None, None))
-    marks = xy(drawing.figure.axes[0])
+    marks = [mark for axes in drawing.figure.axes for mark in xy(axes)]
     places = drawing.data[y] if y else range(len(drawing.data))
     for point in zip(drawing.data[x], places, strict=True) if x else ():
         assert any(point == pytest.approx(mark) for mark in marks), (point, marks)

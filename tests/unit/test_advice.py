@@ -113,9 +113,9 @@ def test_unknown_memory_is_no_broken_bound():
     [
         (
             option(3, [1.0, 1.03], 2.9),
-            "within a tenth of the best set, 3",
+            "within a tenth of the best, 3",
         ),
-        (option(2, [0.6, 0.62], 3.3), "no set does more. The best is 2"),
+        (option(2, [0.6, 0.62], 3.3), "sharing does no more. The best is 2"),
         (option(2, [1.09, 1.08], 1.85), "slowdown of the slowest job 1.85"),
         (option(3, [1.5, 1.02, 1.4], 2.1), "Run 3 under MPS: throughput gain 1.40 (1.02 to 1.50)"),
         (option(3, [1.5], 2.1), "Measured on one host only."),
@@ -231,8 +231,8 @@ def test_the_command_advises_on_one_job_or_all(tmp_path, capsys):
     assert capsys.readouterr().out.count("Run 3 under MPS") == 2
     assert collocate([*command, "--workload", JOB, "--max-slowdown", "2"]) == 0
     text = capsys.readouterr().out
-    assert "ResNet26 b32, TF32, synchronised" in text and "ResNet152" not in text
-    assert "Run 2 under MPS" in text and "over fastest" not in text.lower()
+    assert "ResNet26 b32, plain (TF32)" in text and "ResNet152" not in text
+    assert "Run 2 under MPS" in text and "over the fastest" not in text.lower()
     assert "Bounds: slowdown ≤ 2." in text
     wrong = (([*command, "--workload", "none"], JOB, 1), (["advise", "--study", "x"], "x: no", 2))
     for words, says, code in wrong:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 UNEVEN, UNSTEADY = "uneven", "unsteady"
 NO_SECOND_CONTEXT, ABOVE_COUNT = "no_second_context", "above_count"
 MIXED_CODE, MIXED_DATA = "mixed_code", "mixed_data"
-LOSSES_DIFFER = "losses_differ"
+LOSSES_DIFFER, POWER_CAPPED = "losses_differ", "power_capped"
 STALLED, HALVES_DIFFER = "stalled", "halves_differ"
 COLLAPSED = (STALLED, HALVES_DIFFER)  # of a window whose rate is not the job's rate
 # Members that do the same on the same share of the GPU run alike. One that is this far from the
@@ -23,7 +23,7 @@ MEANINGS = {
     MIXED_CODE: "measured by different code",
     MIXED_DATA: "measured on different data sources",
     "throttled": "GPU throttled by heat or hardware",
-    "power_capped": "GPU held at its power limit",
+    POWER_CAPPED: "the GPU was held at its power limit, at times or always",
     STALLED: "a job made no step for over a twentieth of its window",
     HALVES_DIFFER: "a job made over 20 % less in one half of its window than in the other",
     NO_SECOND_CONTEXT: "no other process opened CUDA: a graph alone may be up to 10 % too slow, "

@@ -8,7 +8,8 @@ To add one, write a module with a function of this kind, and a test of what it s
         return Drawing("The finding in at most 12 words", data, matplotlib_figure)
 
 It takes the table that `read_estimates` gives, and returns None where a study has no
-data for it: such a figure is not drawn. `data` is written beside the picture, with ids of its rows.
+data for it. Such a figure, or one of fewer than MIN_ROWS rows, is not drawn.
+`data` is written beside the picture, with ids of its rows.
 """
 
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from analysis.report.figures import style
 from analysis.report.pages import FIGURES
 from analysis.report.pages.layout import csv
 
+MIN_ROWS = 4  # of a figure's data: of fewer, a table says as much
 LEFT_OUT = ["replicates", "relative_to", "note"]  # columns of estimates.csv, not of a figure's data
 
 
@@ -73,6 +75,8 @@ def draw(folder: Path, *modules: ModuleType, data_only: bool = False) -> str:
     with style.context():
         for name, function in figures(*modules).items():
             drawing, caption = function(estimates), labels.for_script(folder, function.caption)
+            if drawing is not None and len(drawing.data) < MIN_ROWS:
+                drawing = None
             index.append((name, drawing.title if drawing else "", caption))
             data = folder / f"figures/{name}.csv"
             pictures = [data.with_suffix(ending) for ending in style.METADATA]

@@ -1,22 +1,18 @@
-"""Figures against the number of jobs: throughput and memory."""
+"""The figure of throughput against the number of jobs."""
 
 import math
 
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from analysis import labels
 from analysis.estimates import table
-from analysis.estimates.table import place
 from analysis.report.figures import Drawing, figure, select, style
-from workflow.collocation.study.names import implementation_order
 
 
 @figure(
-    "Samples/s of all jobs together. Colour: how the job is written; solid: under MPS, "
-    "dashed: separate processes, dotted: on CUDA streams. Grey line, if any: one job alone in "
-    "the fastest way. Ways of writing may have been measured on different hosts. "
-    + select.NOT_DRAWN
+    "Samples/s of all jobs together. Colour and mark: how the jobs share the GPU; black: one job "
+    "alone. Kind of line: how the job is written, which may have been measured on different "
+    "hosts. Grey line: one job alone as its fastest version. " + select.NOT_DRAWN
 )
 def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
     """A panel for each job, a line for each implementation and method."""
@@ -34,19 +30,14 @@ def rate_against_n(estimates: pd.DataFrame) -> Drawing | None:
         style.job_counts(axes, of_job["jobs"])
         axes.set_title(labels.job(workload))
         for implementation, rows in of_job.groupby("implementation"):
-            colour = labels.implementation_colour(implementation)
-            style.by_method(axes, rows, color=colour, marker="o")
+            style.by_method(axes, rows, implementation)
         for fastest in table.select(estimates, "fastest_rate", scenario=f"1x_{workload}")["value"]:
             axes.axhline(fastest, color=style.PALE, linewidth=0.9, zorder=0)
         axes.set_ylim(0, 1.08 * of_job[["value", "high"]].max(axis=None))
         style.thousands(axes)
     panels[0].set_ylabel("samples/s, all jobs")
     plotted = rates[rates["workload"].isin(workloads)]
-    handles = []
-    for name in sorted(set(plotted["implementation"]), key=implementation_order):
-        title, colour = labels.implementation(name), labels.implementation_colour(name)
-        handles.append(Line2D([], [], color=colour, label=title))
-    style.legend(picture, handles)
+    style.explain(picture, select.sets(plotted)["method"], plotted["implementation"])
     return Drawing(_title(estimates), plotted, picture)
 
 
@@ -74,26 +65,3 @@ def _title(estimates: pd.DataFrame) -> str:
     best = select.best(gains)
     jobs = f"{best.jobs} {labels.method_phrase(best.method)}"
     return f"{labels.job(best.workload)}: {jobs} gain {select.gain(best)}"
-
-
-@figure(
-    "GPU memory of all jobs and the driver together; grey line: the card. Solid: under MPS, "
-    "dashed: separate processes, dotted: on CUDA streams."
-)
-def memory(estimates: pd.DataFrame) -> Drawing | None:
-    """A line for each job and method, up to the card's memory."""
-    series = select.series(select.copies(estimates, "memory"))
-    if not series:
-        return None
-    picture, axes = style.panel(3.0)
-    plotted = pd.concat(series.values())
-    style.job_counts(axes, plotted["jobs"])
-    style.lines(axes, series)
-    axes.set(ylabel="GPU memory (GB)", yscale="log")
-    style.thousands(axes)
-    most = select.best(plotted)
-    title = f"{labels.scenario(most.scenario)}: {labels.number(most.value, 'GB')}"
-    if capacity := table.get(estimates, "capacity", **place(most)):
-        axes.axhline(capacity.value, color=style.PALE, linewidth=0.9, zorder=0)
-        title += f" of the card's {labels.number(capacity.value)}"
-    return Drawing(title, plotted, picture)

@@ -16,7 +16,7 @@ MOST = 6  # series of a panel, or panels of a figure
 MIN_HOSTS = 1 / 2  # of a drawn set, as a share of the most hosts that any set of its job has
 MIN_SETS = 1 / 4  # of a series, as a share of the most sets that any job has
 # What `copies` leaves out, for captions.
-NOT_DRAWN = "Not drawn: image files, mixes, and sets measured on less than half of a job's hosts."
+NOT_DRAWN = "Not drawn: image files, mixes, and what less than half of a job's hosts measured."
 
 
 def of_scenarios(rows: pd.DataFrame, wanted: Callable[[Scenario], bool]) -> pd.DataFrame:

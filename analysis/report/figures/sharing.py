@@ -1,5 +1,7 @@
 """Figures of what sharing gains, what it costs, and where the gain comes from; and of mixes."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -16,27 +18,25 @@ LOW_SMACT = 0.5  # of a job alone: below, it leaves most SMs without work
 
 
 @figure(
-    "Throughput gain (STP: work per hour relative to one job) of sets under MPS, against SMACT of "
-    "one such job alone: the share of SMs with work. Lines: what the predictor says of "
-    "jobs that leave the GPU idle at times."
+    "Throughput gain (work per hour relative to one job) of jobs under MPS, against SMACT of one "
+    "such job alone: the share of SMs with work. Numbers in the marks: how many jobs. Lines: what "
+    "the predictor says of as many jobs. Shaded: jobs that keep the GPU busy alone, for which the "
+    "lines do not hold. Not drawn: jobs that read files, which meet on the CPU, not on the SMs."
 )
 def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
-    """A mark for each set under MPS, a colour and a predicted line for each number of jobs."""
+    """A mark for several copies of a job under MPS, a predicted line for each number of jobs."""
     gains = select.with_alone(select.copies(estimates, "stp", method="mps"), estimates, "smact")
     gains = select.with_alone(gains[gains["jobs"] > 1], estimates, "gract")
     if gains.empty:
         return None
     picture, axes = style.panel(3.6)
-    counts = sorted(gains["jobs"].value_counts().index[: select.MOST])
-    gains = gains[gains["jobs"].isin(counts)]
+    gains = gains.assign(busy=gains["gract"] >= predict.NO_GAPS_FROM)
     smact, fitted = np.linspace(0.01, 1, 200), predict.predictor_constants()["mps"][predict.GAPS]
-    for position, n in enumerate(counts):
-        colour, marker = style.SERIES_COLOURS[position], style.SERIES_MARKERS[position]
-        rows = gains[gains["jobs"] == n]
-        style.points(axes, rows["smact"], rows, color=colour, marker=marker, label=f"{n} jobs")
-        if rows["gract"].min() < predict.NO_GAPS_FROM:
-            predicted = predict.set_stp(n, n * smact, fitted)
-            axes.plot(smact, predicted, color=colour, linewidth=0.8, alpha=0.6)
+    for n in sorted(set(gains["jobs"][~gains["busy"]])):
+        predicted = predict.set_stp(n, n * smact, fitted)
+        axes.plot(smact, predicted, color=style.look("mps")["color"], linewidth=0.8, alpha=0.6)
+    for row in gains.sort_values("jobs").itertuples():
+        style.counted(axes, row.smact, row, style.PALER if row.busy else "white")
     named = largest = select.largest(gains, select.JOB)
     if len(largest) > MOST_NAMES:
         named = largest.loc[largest.groupby("workload")["value"].idxmax()]
@@ -47,7 +47,6 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
     axes.set(xlabel="SMACT of one job alone", ylabel="throughput gain (STP)", xlim=(0, 1.02))
     style.percent(axes)
     style.ratios(axes, "y")
-    axes.legend(loc="upper right")
     title = "What sharing gains, against the SMACT of one job"
     idle = largest[largest["smact"] < LOW_SMACT]
     if len(idle):
@@ -57,30 +56,36 @@ def where_to_share(estimates: pd.DataFrame) -> Drawing | None:
 
 
 @figure(
-    "Throughput gain (STP) against the slowdown of the slowest job, both "
-    "relative to one such job alone. Solid: under MPS, dashed: separate processes, dotted: on CUDA "
-    "streams. " + select.NOT_DRAWN
+    "Throughput gain (work per hour relative to one job) against the slowdown of the slowest job. "
+    "Colour and mark: how the jobs share the GPU; numbers in the marks: how many jobs; black: "
+    "one alone; kind of line: how the job is written. " + select.NOT_DRAWN
 )
 def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
-    """A path for each job and method over the number of jobs."""
+    """A panel for each job, a path for each way of writing it and method over the jobs' number."""
     gains = select.sets(select.copies(estimates, "stp"))
     series = select.series(select.beside(gains, estimates, "slowdown_worst"))
     if not series:
         return None
-    picture, axes = style.panel(3.8)
-    style.lines(axes, series, x="value_beside")
-    axes.plot(1, 1, "o", color=style.INK)
-    style.name_point(axes, 1, 1, "one job alone", style.SOFT)
-    axes.set(xlabel="slowdown of the slowest job", ylabel="throughput gain (STP)")
-    style.ratios(axes, "x", "y")
     plotted = pd.concat(series.values())
-    # No line says the method of a single point. Of points close together one is named.
-    groups = plotted.groupby([*select.JOB, "method"])
-    single = groups.filter(lambda rows: len(rows) == 1)
-    close = [single["method"], single["value"].round(1), single["value_beside"].round()]
-    for row in single.groupby(close).head(1).itertuples():
-        method = labels.method(row.method)
-        style.name_point(axes, row.value_beside, row.value, method, style.SOFT)
+    workloads = list(dict.fromkeys(plotted["workload"]))
+    columns = min(len(workloads), 3)
+    height = 3.2 if columns < 3 else 2.6
+    picture, panels = style.panels(math.ceil(len(workloads) / columns), columns, height)
+    for axes in panels[len(workloads) :]:
+        axes.set_visible(False)
+    for axes, workload in zip(panels, workloads, strict=False):
+        of_job = plotted[plotted["workload"] == workload]
+        for (implementation, method), path in of_job.groupby(["implementation", "method"]):
+            line = {"linestyle": labels.line_style(implementation), "zorder": 2}
+            colour = style.look(method)["color"]
+            axes.plot(path["value_beside"], path["value"], color=colour, linewidth=1, **line)
+        for row in of_job.sort_values("jobs").itertuples():
+            style.counted(axes, row.value_beside, row)
+        axes.plot(1, 1, "o", color=style.INK)
+        axes.set(title=labels.job(workload), xlabel="slowdown of the slowest job")
+        style.ratios(axes, "x", "y")
+    panels[0].set_ylabel("throughput gain (STP)")
+    style.explain(picture, plotted["method"], plotted["implementation"])
     most = select.best(plotted)
     slowdown = f", at a slowdown of {labels.number(most.value_beside)}"
     title = f"{labels.job(most.workload)}: {most.jobs} gain {select.gain(most, slowdown)}"
@@ -88,7 +93,7 @@ def gain_against_slowdown(estimates: pd.DataFrame) -> Drawing | None:
 
 
 @figure(
-    "Throughput of a set under MPS over that of the same set as separate processes. Large marks: "
+    "Throughput of jobs under MPS over that of the same jobs as separate processes. Large marks: "
     "all hosts; small marks: one host each. " + select.NOT_DRAWN
 )
 def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
@@ -99,7 +104,7 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
     plotted = select.sets(pd.concat(series.values()))
     names = []
     for ratio in plotted.itertuples():
-        names.append(f"{labels.job(ratio.workload, ratio.implementation)}, {ratio.jobs} jobs")
+        names.append(f"{ratio.jobs} × {labels.job(ratio.workload, ratio.implementation)}")
     picture, axes = style.named_rows(names)
     style.dots(axes, np.arange(len(plotted)), plotted, **style.look("mps"), zorder=3)
     for y, ratio in enumerate(plotted.itertuples()):
@@ -112,9 +117,9 @@ def mps_over_separate(estimates: pd.DataFrame) -> Drawing | None:
 
 
 @figure(
-    "The largest set of each job that leaves the GPU idle at times, without image files. Filled: "
-    "S, what kernels side by side gain (without bars). Open: STP, the whole gain; what lies "
-    "between comes from filling the idle time."
+    "The most copies measured of each job that leaves the GPU idle at times, without image files. "
+    "Open: the whole gain (STP). Filled: what kernels that run at the same time gain, without "
+    "bars; the rest comes from filling idle time."
 )
 def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     """A row for each job and method."""
@@ -137,7 +142,7 @@ def gaps_and_overlap(estimates: pd.DataFrame) -> Drawing | None:
     style.ratios(axes, "x")
     gaps = labels.number((plotted["value_beside"] / plotted["value"]).max())
     overlap = labels.number(plotted["value"].max())
-    title = f"Filling gaps gains up to {gaps} times, kernels side by side {overlap}"
+    title = f"Filling gaps gains up to {gaps} times, concurrent kernels {overlap}"
     return Drawing(title, plotted, picture)
 
 

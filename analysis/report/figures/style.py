@@ -2,8 +2,9 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from itertools import zip_longest
 from pathlib import Path
 
 import matplotlib as mpl
@@ -21,17 +22,16 @@ from PIL import Image
 
 from analysis import labels
 from analysis.estimates.intervals import CONFIDENCE_TEXT
+from workflow.collocation.study.names import implementation_order, method_order
 
 WIDTH = 7.1  # inches: the text width of A4
 SMALL = 7  # points in print: nothing is smaller
-INK, SOFT, PALE = "#222222", "#555555", "#999999"
-SERIES_COLOURS = ("#0B5394", "#A1372D", "#2A9D8F", "#E0A224", "#7A5BA8", "#5C9BD5")
-SERIES_MARKERS = ("o", "s", "^", "D", "v", "P")
+INK, SOFT, PALE, PALER = "#222222", "#555555", "#999999", "#D9D9D9"
 METHODS = ("naive", "mps", "streams", "mig")  # drawn; shares of SMs under MPS are in tables
-DASHES = {"naive": "--", "mps": "-", "streams": ":", "mig": "-."}
+NUMBERED = 8.5  # points: size of a mark that has a number in it
 MARKS = (
-    f"Marks: means; bars: {CONFIDENCE_TEXT} interval of a new host, or, where too few are known, "
-    "of the next cell on the only one, or lowest to highest."
+    f"Marks: means. Bars: {CONFIDENCE_TEXT} interval of a new host; where one host measured, of "
+    "its next measurement; where too few did, lowest to highest."
 )
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8,
@@ -66,27 +66,47 @@ def panel(height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def lines(axes: Axes, series: Mapping[tuple[str, str], pd.DataFrame], x: str = "jobs") -> None:
-    """Draw each series, (workload, implementation) → rows, in its colour; name them below.
-
-    x: the column across.
-    """
-    handles = []
-    for position, ((workload, implementation), rows) in enumerate(series.items()):
-        look = {"color": SERIES_COLOURS[position], "marker": SERIES_MARKERS[position]}
-        handles.append(Line2D([], [], label=labels.job(workload, implementation), **look))
-        by_method(axes, rows, x, **look)
-    legend(axes.figure, handles, columns=3)
-
-
-def by_method(axes: Axes, rows: pd.DataFrame, x: str = "jobs", **look: object) -> None:
-    """Draw a line for each method of these rows, from one job alone on if that is among them."""
+def by_method(axes: Axes, rows: pd.DataFrame, implementation: str) -> None:
+    """Draw samples/s against jobs: a line for each method, each from one job alone on."""
+    line_style = labels.line_style(implementation)
     is_set = rows["jobs"] > 1
-    is_alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
-    methods = set(rows["method"][is_set])
-    for method in [name for name in METHODS if name in methods] or ["naive"]:
-        line = rows[is_alone | (is_set & (rows["method"] == method))].sort_values("jobs")
-        points(axes, line[x], line, linestyle=DASHES[method], **look)
+    alone = rows[(rows["jobs"] == 1) & (rows["method"] == "naive")]
+    for method in [name for name in METHODS if name in set(rows["method"][is_set])]:
+        line = pd.concat([alone, rows[is_set & (rows["method"] == method)]]).sort_values("jobs")
+        sets = np.flatnonzero(line["jobs"] > 1)
+        points(axes, line["jobs"], line, linestyle=line_style, markevery=sets, **look(method))
+    points(axes, alone["jobs"], alone, color=INK, marker="o", zorder=3)
+
+
+def numbered(
+    axes: Axes, x: float, y: float, number: object, fill: str = "white", **style: object
+) -> None:
+    """Draw a mark with a number in it, above all marks that are there."""
+    axes.plot(x, y, linestyle="", markersize=NUMBERED, markerfacecolor=fill, zorder=3, **style)
+    centre = {"ha": "center", "va": "center_baseline"}
+    axes.text(x, y, str(number), size=SMALL, color=INK, zorder=3, **centre)
+
+
+def counted(axes: Axes, x: float, row: tuple, fill: str = "white") -> None:
+    """Draw an estimate at x with its bar, as a mark that has the number of jobs in it."""
+    mark = look(row.method)
+    axes.vlines(x, row.low, row.high, color=mark["color"], linewidth=0.8, zorder=1)
+    numbered(axes, x, row.value, row.jobs, fill, **mark)
+
+
+def explain(figure: Figure, methods: Iterable[str], implementations: Iterable[str] = ()) -> None:
+    """Explain the colours of methods below the panels, and below them lines of implementations."""
+    rows = [[], []]
+    for name in sorted(set(methods), key=method_order):
+        rows[0].append(Line2D([], [], linestyle="", label=labels.method(name), **look(name)))
+    for name in sorted(set(implementations), key=implementation_order):
+        line = {"color": INK, "linestyle": labels.line_style(name)}
+        rows[1].append(Line2D([], [], label=labels.implementation(name), **line))
+    if not rows[1]:
+        legend(figure, rows[0])
+        return
+    columns = list(zip_longest(*rows, fillvalue=Line2D([], [], linestyle="", label=" ")))
+    legend(figure, [handle for column in columns for handle in column], len(columns))
 
 
 def points(axes: Axes, x: Sequence, rows: pd.DataFrame, **style: object) -> None:
@@ -110,12 +130,11 @@ def named_rows(names: Iterable[str]) -> tuple[Figure, Axes]:
 
 
 def set_names(rows: pd.DataFrame) -> list[str]:
-    """Name of each set: `ResNet26 b32, 7 MPS`, or `ResNet26 b32 alone`."""
+    """Name of each set: `7 × ResNet26 b32, MPS`, or `1 × ResNet26 b32`."""
     names = []
     for row in rows.itertuples():
-        job = labels.job(row.workload, row.implementation)
-        together = f"{job}, {row.jobs} {labels.method(row.method)}"
-        names.append(f"{job} alone" if row.jobs == 1 else together)
+        name = f"{row.jobs} × {labels.job(row.workload, row.implementation)}"
+        names.append(name if row.jobs == 1 else f"{name}, {labels.method(row.method)}")
     return names
 
 
@@ -176,8 +195,12 @@ def ratios(axes: Axes, *which: str, line: bool = True) -> None:
         axis = getattr(axes, f"{name}axis")
         axes.set(**{f"{name}scale": "log"})
         low, high = axis.get_view_interval()
+        if line:
+            low, high = min(low, 1), max(high, 1)
         ticks = (1, 2, 5)
-        if high < 5 * low:
+        if high < 1.5 * low:
+            ticks = (1, 1.05, 1.1, 1.2, 1.3, 1.4, 2, 2.5, 3, 4, 5, 6, 7, 8, 9, 9.5)
+        elif high < 5 * low:
             ticks = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
         elif high < 20 * low:
             ticks = (1, 1.5, 2, 3, 4, 5, 7)
@@ -243,6 +266,8 @@ def _place_names(figure: Figure) -> None:
         x, y = zip(*(text.get_position() for text in texts), strict=True)
         marked = [line.get_xydata() for line in axes.lines if line.get_marker() not in ("None", "")]
         points = np.vstack(marked) if marked else np.empty((0, 2))
+        numbered_marks = [line for line in axes.lines if line.get_markersize() == NUMBERED]
         arrows = {"arrowstyle": "-", "color": PALE, "linewidth": 0.5, "shrinkB": 3}
         adjust_text(texts, points[:, 0], points[:, 1], target_x=x, target_y=y, ax=axes,
-                    expand=(1.1, 1.4), iter_lim=300, arrowprops=arrows)  # fmt: skip
+                    objects=numbered_marks or None, expand=(1.1, 1.4), iter_lim=300,
+                    arrowprops=arrows)  # fmt: skip

@@ -1,18 +1,17 @@
 """The figure of how well numbers repeat."""
 
-import numpy as np
 import pandas as pd
 
-from analysis.estimates import table
 from analysis.report.figures import Drawing, figure, select, style
 
 
 @figure(
     "By how much throughput differs between replicates on one host (coefficient of variation): "
-    "jobs alone, and the largest set of each, with data on the GPU. The medians count all sets."
+    "each job alone (black), and the most copies of it that were measured, with data on the GPU. "
+    "Drawn: the jobs with the most measurements. The medians are of what is drawn."
 )
 def repeatability(estimates: pd.DataFrame) -> Drawing | None:
-    """A row for each job alone, and for its largest set by each method."""
+    """A row for each job alone, and for the most copies of it by each method."""
     rows = select.copies(estimates, "rate_cv")
     rows = pd.concat(select.series(rows).values() or [rows.iloc[:0]])
     is_alone = (rows["jobs"] == 1) & (rows["method"] == "naive")
@@ -22,17 +21,15 @@ def repeatability(estimates: pd.DataFrame) -> Drawing | None:
     if plotted.empty:
         return None
     picture, axes = style.named_rows(style.set_names(plotted))
-    is_single = plotted["jobs"] == 1
-    for chosen, colour in ((is_single, style.SOFT), (~is_single, style.SERIES_COLOURS[0])):
-        style.dots(axes, np.flatnonzero(chosen), plotted[chosen], colour, clip_on=False)
+    for y, row in enumerate(plotted.itertuples()):
+        mark = {"color": style.INK} if row.jobs == 1 else style.look(row.method)
+        style.dots(axes, [y], plotted.iloc[[y]], **mark, clip_on=False)
     axes.set(xlabel="coefficient of variation", xlim=(0, None))
     style.percent(axes)
     title = "How well throughput repeats on one host"
-    alone = table.get(estimates, "count", name="cv_alone")
-    together = table.get(estimates, "count", name="cv_together")
-    if alone and together:
-        title = (
-            f"Throughput repeats within {100 * alone.value:.1f} % alone, "
-            f"{100 * together.value:.1f} % in sets (medians)"
-        )
+    is_single = plotted["jobs"] == 1
+    if is_single.any() and not is_single.all():
+        alone = f"{100 * plotted['value'][is_single].median():.1f} % alone"
+        together = f"{100 * plotted['value'][~is_single].median():.1f} % together"
+        title = f"Throughput repeats within {alone}, {together} (medians)"
     return Drawing(title, plotted, picture)

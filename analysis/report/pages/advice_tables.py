@@ -12,8 +12,8 @@ from analysis.report.pages.layout import Number
 OPTION = {  # title of a column → quantity, and how it is written
     "samples/s": ("rate", spelling.bare),
     "STP": ("stp", spelling.span),
-    "S": ("s", spelling.num),
-    "over fastest": ("over_fastest", spelling.num),
+    "overlap": ("s", spelling.num),
+    "over the fastest alone": ("over_fastest", spelling.num),
     "slowest takes": ("slowdown_worst", spelling.num),
     "memory": ("memory", spelling.num),
 }

@@ -16,13 +16,17 @@ MARKS = {
     flags.NO_SECOND_CONTEXT: "‡",
     flags.STALLED: "§",
     flags.HALVES_DIFFER: "¶",
+    flags.POWER_CAPPED: "‖",
 }
-# Quantities that a second CUDA context changes; others are not marked for the lack of one.
+# Quantities that a second CUDA context changes, and those that lower clocks do: only these are
+# marked.
 OF_CONTEXT = ("rate", "fastest_rate", "device_rate", "stp", "s", "over_fastest")
+OF_POWER = ("rate", "job_rate", "stp", "p50_tpot_ms", "p99_tpot_ms", "p95_e2el_ms")
+MARKED_QUANTITIES = {flags.NO_SECOND_CONTEXT: OF_CONTEXT, flags.POWER_CAPPED: OF_POWER}
 IN_TURNS = "†"
 IN_TURNS_NOTE = (
-    f"{IN_TURNS} the sets compared took turns in one cell (on one host at least); elsewhere each "
-    "had a cell of its own, and the host may have changed in between."
+    f"{IN_TURNS} what is compared took turns (on one host at least); elsewhere each was measured "
+    "by itself, and the host may have changed in between."
 )
 
 
@@ -38,9 +42,10 @@ class Number:
         """Flags of the estimate that a reader has to know."""
         if not is_known(self.estimate) or self.spell is spelling.how_many:
             return []
-        marked = [flag for flag in flags.split(self.estimate.flags) if flag in MARKS]
-        if self.estimate.quantity not in OF_CONTEXT:
-            marked = [flag for flag in marked if flag != flags.NO_SECOND_CONTEXT]
+        quantity, marked = self.estimate.quantity, []
+        for flag in flags.split(self.estimate.flags):
+            if flag in MARKS and quantity in MARKED_QUANTITIES.get(flag, [quantity]):
+                marked.append(flag)
         return marked
 
 

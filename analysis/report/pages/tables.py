@@ -36,9 +36,9 @@ ALONE_BESIDE_SET = {
 }
 GAIN = {
     "STP": ("stp", spelling.span),
-    "S": ("s", spelling.num),
+    "overlap": ("s", spelling.num),
     "slowest takes": ("slowdown_worst", spelling.num),
-    "over fastest": ("over_fastest", spelling.span),
+    "over the fastest alone": ("over_fastest", spelling.span),
 }
 ALONE = {
     "samples/s": ("rate", spelling.span),
@@ -46,7 +46,7 @@ ALONE = {
     "SMACT": ("smact", spelling.num),
     "DRAMA": ("drama", spelling.num),
     "memory": ("memory", spelling.num),
-    "over fastest": ("over_fastest", spelling.span),
+    "over the fastest alone": ("over_fastest", spelling.span),
     "waits for its host": ("waits", spelling.share),
     "samples/s of busy GPU": ("device_rate", spelling.bare),
     "measured in": ("rate", spelling.how_many),
@@ -54,8 +54,8 @@ ALONE = {
 SET = {
     "samples/s": ("rate", spelling.bare),
     "STP": ("stp", spelling.span),
-    "S": ("s", spelling.span),
-    "over fastest": ("over_fastest", spelling.span),
+    "overlap": ("s", spelling.span),
+    "over the fastest alone": ("over_fastest", spelling.span),
     "slowest takes": ("slowdown_worst", spelling.num),
     "GRACT": ("gract", spelling.num),
     "SMACT": ("smact", spelling.num),
@@ -196,7 +196,7 @@ def _sets(estimates: pd.DataFrame, outcomes: pd.DataFrame, columns: Columns) -> 
 
 
 def hosts(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Rates, STP and S of everything that several hosts measured, host by host."""
+    """Rates, STP and overlap of everything that several hosts measured, host by host."""
     rows, by_id, names = [], table.by_id(estimates), table.hosts(estimates)
     for quantity in ("rate", "stp", "s", "device_rate"):
         for overall in _rows(table.select(estimates, quantity, window="", job="")):
@@ -219,7 +219,7 @@ def machines(estimates: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for cells in _rows(table.select(estimates, "count", host="*", name="host_cells")):
         count = Number(cells, spelling.count)
-        rows.append({"host": cells.host, "what it is": cells.note, "cells": count})
+        rows.append({"host": cells.host, "what it is": cells.note, "measurements": count})
     return pd.DataFrame(rows)
 
 
@@ -331,7 +331,7 @@ def coverage(estimates: pd.DataFrame) -> pd.DataFrame:
                 new_hosts = table.get(estimates, "covered", name=of_hosts)
                 rows.append(
                     {"jobs": title, "quantity": QUANTITIES[quantity].title}
-                    | {"next cells inside": Number(cells, spelling.share_of)}
+                    | {"next measurements inside": Number(cells, spelling.share_of)}
                     | {"new hosts inside": Number(new_hosts, spelling.share_of)}
                 )
     return pd.DataFrame(rows)
@@ -343,7 +343,7 @@ def agreement(estimates: pd.DataFrame) -> pd.DataFrame:
     for ratio in _rows(table.select(estimates, "aa", host="*")):
         bound = 0.03 if ratio.jobs == 1 else 0.003  # a job alone changes its speed with its host
         rows.append(
-            {"compared": "the same set twice, in turns in one cell"}
+            {"compared": "the same jobs twice, in turns"}
             | {"jobs": labels.scenario(ratio.scenario)}
             | {"written": labels.implementation(ratio.implementation), "host": ratio.host}
             | {"ratio": Number(ratio, spelling.precise), "of": Number(ratio, spelling.how_many)}
