@@ -43,6 +43,7 @@ KINDS = {  # kind of set, of analysis.estimates.intervals.set_kinds → title
     "alone_busy": "alone, keeps the GPU busy",
     "alone_graph": "alone, CUDA graph",
     "set_waits": "set that waits for its host",
+    "set_near": "set of jobs that wait, which just fill the GPU together",
     "set_full": "set of jobs that wait, which fill the GPU together",
     "set_busy": "set of jobs that keep the GPU busy",
     "set_graph": "set of CUDA graphs",

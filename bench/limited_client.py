@@ -18,20 +18,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.decoder import Decoder
-from models.device import device_facts
+from models.device import (
+    FORMATS,
+    REPEATS,
+    SIZES,
+    TOLERANCE,
+    device_facts,
+    relative_error,
+)
 from workflow.collocation.process_lifetime import end_with_starter
 
-REPEATS = 3  # of each product: what is wrong now and then would look right in one
-TOLERANCE = 0.02  # of the largest value; rounding stays below 0.01, wrong products reach 0.9
 FLOAT64_TOLERANCE = 1e-9
-SIZES = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144)
-DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "tf32": torch.float32,
-    "fp32": torch.float32,
-    "float64": torch.float64,
-}
+DTYPES = FORMATS | {"fp32": torch.float32, "float64": torch.float64}
 WIDTHS = (256, 512, 1024)  # of the models that are trained
 TRAINING_S = 15.0  # at most, for each width
 SEQUENCES, LENGTH = 16, 256  # of a batch, in bytes of text
@@ -75,11 +73,6 @@ OPERATIONS = {
         functional.scaled_dot_product_attention, lambda n: [(2, 8, n, 64)] * 3, (512, 1024, 2048)
     ),
 }
-
-
-def relative_error(value: Tensor, reference: Tensor) -> float:
-    """Largest difference from a float64 reference, by its largest value; NaN if there is one."""
-    return ((value.double() - reference).abs().max() / reference.abs().max()).item()
 
 
 def float64_error(first: Tensor, second: Tensor, product: Tensor) -> float:
@@ -181,7 +174,8 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.zeros(1, device=device)  # makes the context
-    facts = {"sm_count": device_facts(device)["sm_count"], "torch": torch.__version__}
+    # It makes its own products, and needs none of those that members make.
+    facts = {"sm_count": device_facts(device, ())["sm_count"], "torch": torch.__version__}
     print(json.dumps(facts | {"cublas": cublas_version()}), flush=True)
     is_training = args.work == "training"
     lines = training(device, args.steps) if is_training else products(device, args.largest)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from collocate import probing, studies, terminal
-from collocate.app import Mistyped, app
+from collocate.app import Mistyped, app, require_packages, seconds_of
 
 LEAST_BUDGET_S = 60.0
 SEPARATOR = "---"  # between the commands of two jobs
@@ -107,11 +107,12 @@ def advise(
         _advise_on_study(study, results, workload, max_slowdown, max_memory, as_markdown)
         return
     bounds = {"max_jobs": max_jobs, "max_slowdown": max_slowdown, "max_memory_gb": max_memory}
-    bounds |= {"budget_s": _seconds(budget), "measure_sets": measure}
+    bounds |= {"budget_s": seconds_of("--budget", budget, LEAST_BUDGET_S), "measure_sets": measure}
     words = studies.setting_pairs(settings)
     for word in words:
         if word.partition("=")[0] in DECIDED:
             raise Mistyped(f"--set {word}: a question has its own; allowed: gpu=, source=, …")
+    require_packages(probing.NEEDED)
     from analysis.advice.job import request as requests
     from analysis.advice.job import text
     from workflow.collocation.study.load import find_config_file
@@ -194,16 +195,3 @@ def _advise_on_study(
     text = advice_on_study(folder, job, slowdown, memory_gb, markdown)
     print(text) if markdown else terminal.show(text)
     studies.warn_if_outdated(folder)
-
-
-def _seconds(budget: str) -> float:
-    """The value of --budget in seconds. Raises Mistyped."""
-    from workflow.collocation.study.definition import check_duration, parse_seconds
-
-    try:
-        budget_s = parse_seconds(check_duration(budget))
-    except ValueError as error:
-        raise Mistyped(f"--budget {budget}: {error}") from None
-    if budget_s < LEAST_BUDGET_S:
-        raise Mistyped(f"--budget {budget}: allowed: {LEAST_BUDGET_S:g}s or more")
-    return budget_s

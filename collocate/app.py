@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 import typer
 
@@ -29,6 +30,25 @@ class Mistyped(typer.BadParameter):
 
     def format_message(self) -> str:
         return self.message
+
+
+def require_packages(names: Sequence[str]) -> None:
+    """Raise ValueError with those of these packages that are not installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
+
+
+def seconds_of(option: str, time: str, least_s: float) -> float:
+    """Seconds of an option's value such as 90s, 3m or 2h. Raises Mistyped if it has fewer."""
+    from workflow.collocation.study.definition import check_duration, parse_seconds
+
+    try:
+        seconds = parse_seconds(check_duration(time))
+    except ValueError as error:
+        raise Mistyped(f"{option} {time}: {error}") from None
+    if seconds < least_s:
+        raise Mistyped(f"{option} {time}: allowed: {least_s:g}s or more")
+    return seconds
 
 
 app = typer.Typer(

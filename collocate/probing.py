@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from collocate import ROOT, terminal
-from collocate.app import Mistyped
+from collocate.app import Mistyped, require_packages
 from collocate.folders import project_folder
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _task(
     write_here: bool,
 ) -> "ProbeTask":
     """What a probe has to measure, with its new folder."""
-    from workflow.collocation.plan.jobs import TRAINING_PACKAGES, missing_packages, unknown_names
+    from workflow.collocation.plan.jobs import TRAINING_PACKAGES, unknown_names
     from workflow.collocation.run.visit import SCRIPT_TRAINER, ProbeTask
     from workflow.collocation.study.cell import ImplementationSpec
     from workflow.collocation.study.load import validate
@@ -94,8 +94,7 @@ def _task(
             raise Mistyped(f"{name}: waits for others; ask with a study of it")
     trainer = SCRIPT_TRAINER if first.command else config.trainer
     if trainer == "models.train":
-        if missing := missing_packages(TRAINING_PACKAGES):
-            raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
+        require_packages(TRAINING_PACKAGES)
         for sentence in unknown_names(jobs[first.job]).values():
             raise Mistyped(sentence)
     parent = answers_folder(results)
@@ -141,12 +140,9 @@ def _view(
 
 
 def _config(words: list[str]) -> "Config":
-    """The configuration of --set. Raises ValueError with what measuring lacks on this machine."""
-    from workflow.collocation.plan.jobs import missing_packages
+    """The configuration of --set. Raises ConfigError."""
     from workflow.collocation.study.load import load_config, read_config_values
 
-    if missing := missing_packages(NEEDED):
-        raise ValueError(f"not installed: {', '.join(missing)}; `make install` in {ROOT} does")
     return load_config({"data": str(ROOT / "data"), **read_config_values(words)})
 
 

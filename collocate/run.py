@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collocate import terminal
-from collocate.app import Mistyped, app
+from collocate.app import Mistyped, app, require_packages, seconds_of
 from collocate.folders import project_folder
 from collocate.recipe import SharingMethod
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from workflow.collocation.sweep.journal import Sweep
     from workflow.collocation.sweep.record import Run
     from workflow.collocation.sweep.session import Supervisors
+
+NEEDED = ("psutil", "pynvml", "yaml")
+FORECAST = ("numpy", "pandas", "pyarrow")  # without --jobs
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -54,6 +57,14 @@ def run(
         SharingMethod | None,
         typer.Option(show_default="mps; separate on the CPU", help="how they share a GPU"),
     ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default="none",
+            help="such as 2h; a longer run is ended and failed",
+        ),
+    ] = None,
     gpus: Annotated[
         str,
         typer.Option(
@@ -76,22 +87,30 @@ def run(
     collocate run --jobs 4 --gpus all --commands runs.txt
     """
     lines = _commands(words, runs, commands)
+    limit_s = math.inf if timeout is None else seconds_of("--timeout", timeout, least_s=1.0)
     if dry_run:
         for number, line in enumerate(lines):
             print(f"{number:04}  {shlex.join(line)}")
         return
+    require_packages(NEEDED if jobs else NEEDED + FORECAST)
     devices = _devices(gpus)
     method = method or (SharingMethod.separate if devices == [None] else SharingMethod.mps)
     _refuse(devices, jobs, method)
+    from workflow.collocation.gpu.lock import local_locks
     from workflow.collocation.sweep.journal import Sweep
     from workflow.collocation.sweep.session import Supervisors
     from workflow.collocation.sweep.supervisor import Sharing
 
     sweep = Sweep(_sweep_folder(folder, lines))
     if words and lines[0] == lines[-1] and len(lines) > 1:
-        terminal.complain("runs are alike: write to a place with {n} or to $COLLOCATION_FOLDER")
-    supervisors = Supervisors(sweep, devices, Sharing(method.value, jobs, predicted_gain))
-    _carry_out(supervisors, sweep)
+        terminal.complain("runs are alike: have each write to its $COLLOCATION_FOLDER, or use {n}")
+    if option := local_locks(sweep.folder):
+        place = f"{sweep.folder} is mounted with {option}"
+        terminal.complain(
+            f"{place}: run this sweep on one machine only, as locks do not reach others"
+        )
+    sharing = Sharing(method.value, jobs, predicted_gain, limit_s)
+    _carry_out(Supervisors(sweep, devices, sharing), sweep)
 
 
 def _commands(words: list[str] | None, runs: int | None, path: Path | None) -> list[list[str]]:
@@ -101,7 +120,7 @@ def _commands(words: list[str] | None, runs: int | None, path: Path | None) -> l
     if bool(words) == bool(path):
         raise Mistyped("give one of: -- COMMAND, --commands")
     if bool(words) != bool(runs):
-        raise Mistyped("--runs: how many times COMMAND is run; not with --commands")
+        raise Mistyped("--runs N goes with -- COMMAND, and not with --commands")
     try:
         lines = numbered(words, runs) if words else listed(path)
     except FileNotFoundError:
@@ -124,7 +143,7 @@ def _devices(gpus: str) -> "list[Device | None]":
         if not device.shown_to(os.environ):
             raise Mistyped(f"--gpus: CUDA_VISIBLE_DEVICES hides GPU {device.index}")
     if not devices:
-        raise ValueError("no GPU is used here; --gpus cpu tries the command on the CPU")
+        raise ValueError("no GPU was found; --gpus cpu tries the command on the CPU")
     return devices if gpus else devices[:1]
 
 
@@ -135,17 +154,17 @@ def _refuse(devices: "list[Device | None]", jobs: int | None, method: SharingMet
 
     if devices == [None]:
         if jobs is None:
-            raise Mistyped("--jobs: give a number for the CPU, which does not show what has room")
+            raise Mistyped("--jobs: give a number; on the CPU nothing shows how many have room")
         if method is SharingMethod.mps:
             raise Mistyped("--method mps: needs a GPU; allowed: separate")
         return
     if method is SharingMethod.mps and shutil.which(CONTROL) is None:
-        raise ValueError(f"--method mps needs {CONTROL}, which is not on PATH")
+        raise ValueError(f"{CONTROL} is not on PATH; --method separate does without")
     for device in devices:
         if jobs is None and device.memory_bytes is None:
-            raise Mistyped(f"--jobs: give a number, as GPU {device.index} tells no memory")
+            raise Mistyped(f"--jobs: give a number; the memory of GPU {device.index} is not known")
         if mig_enabled(device):
-            raise ValueError(f"GPU {device.index} is in MIG mode, in which runs cannot share it")
+            raise ValueError(f"GPU {device.index} is in MIG mode; a sweep shares whole GPUs only")
         if problem := device.too_many(1 if method is SharingMethod.mps else jobs or 2):
             raise ValueError(problem)
 
@@ -177,7 +196,7 @@ def _carry_out(supervisors: "Supervisors", sweep: "Sweep") -> None:
 
     before = table.counts(sweep.runs(), sweep.session)
     with terminal.Progress(None) as progress:
-        earlier = f": {before['ended']} runs ended well before; for new runs give --folder"
+        earlier = f": {before['ended']} runs are done; to run all again, give a new --folder"
         progress.note(f"{sweep.folder}{earlier if before['ended'] else ''}")
         noted = {""}
 
@@ -212,7 +231,7 @@ def _summarize(sweep: "Sweep", path: Path, complete: bool) -> None:
     number = table.counts(runs, sweep.session)
     terminal.show(f"{number['ended']} of {len(runs)} runs ended well: {path}")
     if numbers := table.without_mps(runs):
-        terminal.complain(f"not under MPS, as the daemon never listed them: runs {_few(numbers)}")
+        terminal.complain(f"these ran without MPS (its daemon never listed them): {_few(numbers)}")
     failed = [run.run for run in runs if run.state(sweep.session) == "failed"]
     if failed:
         reason = runs[failed[0]].attempts[-1].reason
@@ -221,7 +240,7 @@ def _summarize(sweep: "Sweep", path: Path, complete: bool) -> None:
     if left:
         raise ValueError(f"{left} runs are left; the same command carries on")
     if number["running"]:
-        raise ValueError(f"{number['running']} still run elsewhere")
+        raise ValueError(f"{number['running']} runs go on under other commands of this sweep")
 
 
 def _few(numbers: list[int]) -> str:

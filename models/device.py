@@ -4,11 +4,21 @@ A limit that another process imposes (MPS) or a partition (MIG) shows only here,
 that lives under it.
 """
 
+from __future__ import annotations  # the Python of a script that loads this may be 3.8
+
 import ctypes
 import os
 import uuid
 
 import torch
+
+LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of the SMs, for this client of MPS
+# Products under such a limit: square matrices of so many rows, each multiplied so many times, for
+# what is wrong now and then would look right in one.
+SIZES = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144)
+REPEATS = 3
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
+TOLERANCE = 0.02  # of the largest value; rounding stays below 0.01, wrong products reach 0.9
 
 
 class _ExecAffinity(ctypes.Structure):
@@ -17,11 +27,13 @@ class _ExecAffinity(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("sm_count", ctypes.c_uint)]
 
 
-def device_facts(device: torch.device) -> dict:
+def device_facts(device: torch.device, formats: tuple[str, ...] = ("bf16", "fp16")) -> dict:
     """Describe the device; call it right after the context was made, before anything is loaded.
 
+    formats: of the numbers that the process computes with, of FORMATS.
     Returns device_uuid ("GPU-…" or "MIG-…"), sm_count (SMs that this process can use), sm_source
-    ("affinity": CUDA reports sm_count) and memory_free (bytes); None for what is not known.
+    ("affinity": CUDA reports sm_count) and memory_free (bytes); None for what is not known. Under
+    a limit of SMs also `products`, as of `check_products`.
     """
     if device.type != "cuda":
         return dict.fromkeys(("device_uuid", "sm_count", "sm_source", "memory_free"))
@@ -34,9 +46,43 @@ def device_facts(device: torch.device) -> dict:
     # Under MIG this is the UUID of the instance; torch reports that of the whole card.
     driver.cuDeviceGetUuid_v2(raw_uuid, handle)
     mig = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    products = {"products": check_products(device, formats)} if LIMIT in os.environ else {}
     return {
         "device_uuid": f"{'MIG' if mig else 'GPU'}-{uuid.UUID(bytes=bytes(raw_uuid))}",
         "sm_count": sm_count,
         "sm_source": None if sm_count is None else "affinity",
         "memory_free": memory_free,
+        **products,
     }
+
+
+def check_products(device: torch.device, formats: tuple[str, ...]) -> dict | None:
+    """By number format: how many sizes of matrices were multiplied, and which came out wrong.
+
+    Under some limits of SMs cuBLAS's products are wrong, and nothing says so. None where memory
+    does not suffice.
+    """
+    try:
+        return {name: {"sizes": len(SIZES), "wrong": wrong_sizes(device, name)} for name in formats}
+    except torch.cuda.OutOfMemoryError:
+        return None
+    finally:  # What is measured of this process's memory is its job's alone.
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def wrong_sizes(device: torch.device, name: str) -> list[int]:
+    """Those of SIZES whose products in this number format are not those in float64."""
+    generator, wrong = torch.Generator(device).manual_seed(0), []
+    for size in SIZES:
+        matrices = torch.randn(2, size, size, generator=generator, device=device).to(FORMATS[name])
+        reference = torch.matmul(*matrices.double())
+        errors = [relative_error(torch.matmul(*matrices), reference) for _ in range(REPEATS)]
+        if not all(error <= TOLERANCE for error in errors):  # NaN is wrong, too
+            wrong.append(size)
+    return wrong
+
+
+def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Largest difference from a float64 reference, by its largest value; NaN if there is one."""
+    return ((value.double() - reference).abs().max() / reference.abs().max()).item()

@@ -108,7 +108,7 @@ class TrainingMember:
             if spec.on_stream:
                 self.stream = torch.cuda.Stream()
                 torch.cuda.set_stream(self.stream)
-        facts = device_facts(self.device)
+        facts = device_facts(self.device, (spec.implementation.precision,))
         times.lap("device")
         dataset = open_dataset(training.dataset, training.dataset_folder)
         job_class = class_of_kind(spec.kind)

@@ -41,11 +41,13 @@ def judge_claims(rules: ClaimRules, estimates: pd.DataFrame) -> list[ClaimVerdic
     return [judge.claim(claim) for claim in rules.claims]
 
 
-def is_post_hoc(rules: ClaimRules, estimates: pd.DataFrame) -> bool:
-    """True if a cell of the study was measured before the last change of a rule."""
+def post_hoc_claims(rules: ClaimRules, estimates: pd.DataFrame) -> tuple[str, ...]:
+    """Ids of claims whose rule was changed after the first cell of the study was measured."""
     began = get(estimates, "count", name="began")
-    settled = rules.settled.timestamp() if rules.settled else math.inf
-    return began is not None and began.value < settled
+    if began is None:
+        return ()
+    dates = {claim.id: claim.settled or rules.settled for claim in rules.claims}
+    return tuple(name for name, date in dates.items() if not date or began.value < date.timestamp())
 
 
 def claim_estimates(rules: ClaimRules, estimates: pd.DataFrame) -> Iterator[dict]:

@@ -16,7 +16,7 @@ from workflow.collocation.study.names import parse_scenario
 @figure(
     "Throughput gain (STP) of sets that the paper measured, too, against GRACT of one such job "
     "alone, which differs between hosts. Small marks: mean of one host and implementation each. "
-    "Lines: least squares. Large marks: the lines extrapolated to the paper's GRACT, with "
+    "Lines: least squares. Large marks: the lines read at the paper's GRACT, with "
     f"{CONFIDENCE_TEXT} intervals. Crosses: the paper's numbers. Figures beside them: how many "
     "jobs."
 )
@@ -62,5 +62,5 @@ def gain_against_gract(estimates: pd.DataFrame) -> Drawing | None:
     looks = {m: style.look(m) | {"label": labels.method(m)} for m in gains["method"]}
     style.legend(drawn, [Line2D([], [], linestyle="", **look) for look in looks.values()])
     percent = 100 * largest_difference
-    title = f"Extrapolated to the paper's GRACT, gains differ by up to {percent:.0f} %"
+    title = f"At the paper's GRACT, gains differ by up to {percent:.0f} %"
     return Drawing(title, gains, drawn)

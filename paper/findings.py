@@ -12,7 +12,7 @@ from analysis.report.figures import select
 from workflow.collocation import ROOT
 from workflow.collocation.study.regular_files import read_json
 
-# watching*.json is by bench/, graph_speeds.json by an older version of it.
+# watching*.json and sm_limits*.csv are by bench/, graph_speeds.json by an older version of it.
 RESULTS = ROOT / "results"
 CROWD = (7, 8)  # jobs of a set
 ROOMY = 0.9  # of the number of jobs as STP: from here on they are not in each other's way
@@ -79,3 +79,17 @@ def graph_speedups(*events: str) -> list[float]:
         if row["event"] in events and not row["profiled"]:
             speedups.append(100 * (row["rate"] / row["before_rate"] - 1))
     return speedups
+
+
+def sm_limits() -> Iterator[dict]:
+    """Of each recorded card: gpu, driver, file, and the limits of SMs (%) that were `right`.
+
+    That is, under which all products in half precision were made, and none was wrong.
+    """
+    for path in sorted(RESULTS.glob("sm_limits*.csv")):
+        products = pd.read_csv(path, dtype={"driver": str})
+        half = products[products["dtype"].isin(["bf16", "fp16"]) & (products["percent"] < 100)]
+        limits = half.groupby("percent")["wrong_repeats"].agg(["count", "sum"])
+        right = limits[(limits["count"] == limits["count"].max()) & (limits["sum"] == 0)].index
+        about = products.iloc[0][["gpu", "driver"]].to_dict()
+        yield about | {"file": path.name, "right": [f"{percent:g}" for percent in right[::-1]]}

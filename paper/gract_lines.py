@@ -1,9 +1,10 @@
-"""Gains of jobs that wait for their host, read at the GRACT that the paper's job had alone.
+"""Gains of sets of jobs alike, read at the GRACT that the paper's job had alone.
 
 What sharing gains where a job leaves the GPU idle depends on how idle: on GRACT of the job alone,
 which differs between hosts, and between the paper's machine and ours. So for each set that the
 paper measured, too, a line is drawn through our hosts, log(value) = a + b log(GRACT alone), and
-read at the paper's GRACT: quantity `<name>_at_gract`.
+read at the paper's GRACT: quantity `<name>_at_gract`. Points count however busy the job alone: a
+bound would drop them from one side of the paper's busiest job only.
 
 A point of a line is the mean over all cells of one implementation on one host. A line through
 single cells would find a slope of -1 that is none: gain and GRACT of a cell are relative to the
@@ -16,7 +17,6 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from analysis.advice.predict import NO_GAPS_FROM
 from analysis.estimates import table
 from analysis.estimates.intervals import CONFIDENCE
 from analysis.estimates.quantities import AT_GRACT
@@ -65,7 +65,7 @@ def host_points(estimates: pd.DataFrame) -> pd.DataFrame:
 
     Columns: quantity, workload, scenario, method, jobs, host, implementation; value and gract (of
     the job alone), means on logs over the cells; replicates, the cells. Only sets of copies of jobs
-    that leave the GPU idle alone, and that the paper measured, too.
+    that the paper measured, too, and only cells with a reading of the job alone.
     """
     reported = estimates[(estimates["source"] != MEASURED) & (estimates["jobs"] > 1)]
     reported_sets = set(zip(reported["scenario"], reported["method"], strict=True))
@@ -83,8 +83,8 @@ def host_points(estimates: pd.DataFrame) -> pd.DataFrame:
         for cell in number.replicates:
             place = (number.scenario, implementation, number.method, cell["cell"])
             cell_alone = alone_of.get(place)
-            gract = gract_alone.get((f"1x_{workload}", implementation, cell_alone), 1.0)
-            if gract < NO_GAPS_FROM:
+            gract = gract_alone.get((f"1x_{workload}", implementation, cell_alone))
+            if gract:
                 logs = np.log(cell["value"]), np.log(gract)
                 cells.append((*point, number.host, implementation, *logs, cell))
     cells = pd.DataFrame(cells, columns=[*_POINT, "value", "gract", "replicates"])

@@ -28,7 +28,7 @@ class PaperPages(StudyPages):
         self.docs = docs
         self.rules = read_rules()
         self.judged = claims.judge_claims(self.rules, self.estimates)
-        self.post_hoc = claims.is_post_hoc(self.rules, self.estimates)
+        self.post_hoc = claims.post_hoc_claims(self.rules, self.estimates)
 
     def differing_without_lines(self) -> str:
         """Claims with another verdict at our hosts' own GRACT: `C5 too imprecise, 1.38 (…); …`.

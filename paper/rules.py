@@ -170,7 +170,8 @@ class Claim(_Strict):
     """A sentence of the paper, and the tests by which it holds.
 
     sources: of the paper's values; the first that has one stands beside ours. untestable: in place
-    of tests, why no measurement could contradict the claim.
+    of tests, why no measurement could contradict the claim. settled: when its rule was changed, if
+    later than the file's date.
     """
 
     id: str = Field(pattern=r"^C\d+[a-z]?$")
@@ -180,6 +181,7 @@ class Claim(_Strict):
     needs: list[Need] = []
     tests: list[ClaimTest] = []
     untestable: str = ""
+    settled: AwareDatetime | None = None
 
     @model_validator(mode="after")
     def _complete(self):
@@ -212,7 +214,8 @@ class Claim(_Strict):
 class ClaimRules(_Strict):
     """The content of claims.yaml.
 
-    names: what its anchors point to, for no other use. settled: when a rule was changed last.
+    names: what its anchors point to, for no other use. settled: when the rules were changed last,
+    save of claims that have a date of their own.
     """
 
     names: dict[str, Any] = {}

@@ -28,8 +28,8 @@ def derived_estimates(estimates: pd.DataFrame, outcomes: pd.DataFrame) -> pd.Dat
     # The flags of estimates already tell what their replicates mix.
     empty = [frozenset()] * len(estimates)
     estimates = estimates.assign(code=empty, data=empty)
-    tables = [_over_fastest(estimates), _over_paper(estimates), _variation(estimates)]
-    tables.append(_memory_of_parts(estimates, outcomes))
+    tables = [_over_fastest(estimates), _over_paper(estimates), _apart(estimates)]
+    tables += [_variation(estimates), _memory_of_parts(estimates, outcomes)]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -99,16 +99,34 @@ def _set_over_fastest(
 
 
 def _over_paper(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Each job alone over the same job alone as the paper wrote it, host by host."""
+    """Each job alone over the same job alone as the paper wrote it."""
     alone = _alone(estimates, "rate")
-    as_paper = alone["implementation"] == PAPER_IMPLEMENTATION
-    bases = alone[as_paper & (alone["host"] != "")]
-    bases = {(row.scenario, row.host): row for row in bases.itertuples()}
+    others = alone[alone["implementation"] != PAPER_IMPLEMENTATION]
+    return _over_alone("alone_over_paper", others.assign(base=PAPER_IMPLEMENTATION), alone)
+
+
+def _apart(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Each set of jobs alike over one such job alone, on hosts where no cell holds both."""
+    sets = (estimates["window"] == "") & (estimates["variant"] == "") & (estimates["jobs"] > 1)
+    place = ["scenario", "implementation", "method", "host"]
+    with_stp = pd.MultiIndex.from_frame(
+        estimates.loc[sets & (estimates["quantity"] == "stp"), place]
+    )
+    rates = estimates[sets & (estimates["quantity"] == "rate")]
+    rates = rates[~pd.MultiIndex.from_frame(rates[place]).isin(with_stp)]
+    return _over_alone(
+        "stp_apart", rates.assign(base=rates["implementation"]), _alone(estimates, "rate")
+    )
+
+
+def _over_alone(quantity: str, rates: pd.DataFrame, alone: pd.DataFrame) -> pd.DataFrame:
+    """Rates over that of one such job alone in implementation `base`, host by host."""
+    bases = {(row.scenario, row.implementation, row.host): row for row in alone.itertuples()}
     ratios = []
-    for row in alone[~as_paper].itertuples():
-        base = bases.get((row.scenario, row.host))
+    for row in rates[rates["host"] != ""].itertuples():
+        base = bases.get((f"1x_{parse_scenario(row.scenario).family}", row.base, row.host))
         if base:
-            ratio = _ratio("alone_over_paper", [row], [1], [base])
+            ratio = _ratio(quantity, [row], [1], [base])
             ratios.append(ratio | {"flags": flags.union([row.flags, base.flags])})
     return add_over_hosts(pd.DataFrame(ratios))
 

@@ -34,6 +34,10 @@ CONFIDENCE_TEXT = f"{100 * CONFIDENCE:g} %"  # as texts and pages spell it
 MIN_FREEDOM = 3  # degrees of freedom that a pooled variance needs
 MIN_WORKLOAD_FREEDOM = 6  # and that the sets of the same workloads need to be pooled by themselves
 BUSY = 0.9  # GRACT of a job alone; below, it waits for its host
+# Of what their host does to a rate alone, jobs together show 1 / (1 + (kX)^p), by the predictor's
+# form: four tenths where they ask for one GPU (X), a tenth from here on.
+FULL = 1.5
+NEAR = "set_near"  # the kind of sets in between, which are neither as steady nor as host-bound
 NUMBER = ["quantity", *table.PLACE]  # columns that identify a number, apart from its host
 SUMMED_COLUMNS = ["squares", "count", "freedom"]
 
@@ -121,8 +125,9 @@ def set_kinds(replicates: pd.DataFrame) -> pd.Series:
 
     So no number chooses its own variance. A kind is `alone_` (one separate process) or `set_`, and
     one of `graph` (a CUDA graph), `busy` (every job has GRACT alone of BUSY or more), `full` (some
-    job waits for its host, and together they ask for one GPU or more: X of
-    `analysis.advice.predict`) or `waits` (all others, and any set after a job left).
+    job waits for its host, and together they ask for FULL GPUs or more: X of
+    `analysis.advice.predict`), `near` (for one GPU or more) or `waits` (all others, and any set
+    after a job left).
     """
     alone = (replicates["method"] == "naive") & (replicates["window"] == "")
     alone = replicates[alone & replicates["quantity"].isin(DEMAND.values())]
@@ -153,8 +158,10 @@ def _set_kind(
         demand.append(count * activity.get((summed, implementation, alone), 0.0))
     if min(gract) >= BUSY:
         return f"{prefix}_busy"
-    full = window != AFTER and sum(demand) >= 1
-    return f"{prefix}_full" if full else f"{prefix}_waits"
+    gpus = 0.0 if window == AFTER else sum(demand)
+    if 1 <= gpus < FULL:
+        return NEAR
+    return f"{prefix}_full" if gpus >= FULL else f"{prefix}_waits"
 
 
 def estimates_by_host(replicates: pd.DataFrame) -> pd.DataFrame:
@@ -241,8 +248,9 @@ def add_over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
 
     Its value is the mean of the hosts' values, however many cells each has. How hosts differ is
     pooled over sets of a kind; no prediction is narrower than an interval of one of its hosts.
-    Where few sets have several hosts, there is no prediction: one host gives its interval, several
-    give the lowest and the highest of their values. Rows without a kind have no prediction.
+    Where few sets have several hosts, and for sets of the kind NEAR, there is no prediction: one
+    host gives its interval, several give the lowest and the highest of their values. Rows without a
+    kind have no prediction.
     """
     if rows.empty:
         return rows
@@ -266,7 +274,7 @@ def add_over_hosts(rows: pd.DataFrame) -> pd.DataFrame:
     several = over["hosts"] > 1
     over["design"] = over["design"].mask(over["designs"] > 1, table.MIXED_DESIGNS)
     half = pooled_half_width(*(pool_sums(over, keys) for keys in pool_keys(over, "design")))
-    half *= np.sqrt(1 + 1 / over["hosts"])
+    half = (half * np.sqrt(1 + 1 / over["hosts"])).where(over["kind"] != NEAR)
     predicted = half.notna()
     low, high = interval_ends(over.assign(half=np.fmax(half, over["half"])))
     over["low"] = low.where(predicted, over["least"].where(several, over["low"]))

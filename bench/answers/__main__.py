@@ -6,8 +6,9 @@ measured): no turns, no counter, rates by the jobs' own clocks. `--best` measure
 a job that has an answer, to see how far the advised one is from the best; alone among the options,
 it asks nothing, and takes the answers from --out.
 
-Writes answers.json and answers.md after each job; both keep what earlier calls left there. Another
-GPU: CUDA_VISIBLE_DEVICES. A job's error is at most one of its pauses in the seconds that count.
+Writes answers.json and answers.md after each job, which keep what earlier calls left there; beside
+them are the records of advise. Another GPU: CUDA_VISIBLE_DEVICES. A job's error is at most one of
+its pauses in the seconds that count.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from bench.answers import scores, starts
@@ -174,7 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="answers-") as name:
         folder = Path(name, "jobs")
         shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        bench = Bench(answers, folder, Path(name, "results"))
+        results = options.out.resolve() / f"advise-{datetime.now():%F-%H%M%S}"
+        bench = Bench(answers, folder, results)
         steps = [(job, lambda job=job: bench.hold_answer(job, options)) for job in asked]
         steps += [
             (pair, lambda pair=pair: bench.hold_pair(pair, options)) for pair in options.pairs

@@ -145,7 +145,7 @@ class ServingMember:
         spec, times = self.spec, BuildTimes(self.spec.forked_s)
         times.lap("fork")
         self.device = set_up(spec)
-        facts = device_facts(self.device)
+        facts = device_facts(self.device, ("bf16",))  # that of the engines
         times.lap("device")
         torch.manual_seed(spec.seed)
         self.max_tokens = 3 * spec.job.output_tokens // 2

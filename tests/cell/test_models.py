@@ -333,6 +333,36 @@ def test_a_device_is_what_cuda_says_it_is(monkeypatch, affinity, visible, uuid, 
     seen = {"device_uuid": uuid, "memory_free": 600, "sm_count": sms}
     seen["sm_source"] = "affinity" if sms else None
     assert device.device_facts(torch.device("cuda")) == seen
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "60")
+    monkeypatch.setattr(device, "check_products", lambda _, formats: formats)
+    limited = device.device_facts(torch.device("cuda"), ("bf16",))
+    assert limited == seen | {"products": ("bf16",)}
+
+
+PRODUCTS = [  # what a product of 128 x 128 comes out as, and whether it is wrong
+    (lambda right: right, False),
+    (lambda right: right + 0.01 * right.max(), False),  # rounding
+    (lambda right: right + 0.05 * right.max(), True),
+    (lambda right: torch.where(right == right.max(), torch.nan, right), True),
+    (lambda right: torch.where(right == right.max(), torch.inf, right), True),
+]
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize(("comes_out", "is_wrong"), PRODUCTS)
+def test_a_product_is_wrong_if_it_is_far_from_the_one_in_float64(
+    monkeypatch, name, comes_out, is_wrong
+):
+    matmul = torch.matmul
+
+    def computed(first, second):
+        product = matmul(first, second)
+        is_hit = len(product) == 128 and product.dtype != torch.float64
+        return comes_out(product) if is_hit else product
+
+    monkeypatch.setattr(device, "SIZES", (64, 128))
+    monkeypatch.setattr(torch, "matmul", computed)
+    assert device.wrong_sizes(torch.device("cpu"), name) == [128] * is_wrong
 
 
 def test_numerics_are_those_of_the_implementation(tmp_path, monkeypatch):

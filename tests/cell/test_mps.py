@@ -22,7 +22,13 @@ from tests.specs import cell, member
 from tests.unit.test_evidence import served
 from workflow.collocation import sharing
 from workflow.collocation.sharing import evidence, mps_daemon
-from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Report, Unsupported
+from workflow.collocation.sharing.evidence import (
+    GpuBusy,
+    NotInForce,
+    Report,
+    Unsupported,
+    WrongProducts,
+)
 
 ROOT = Path(__file__).parents[2]
 SPEC = cell("mps", count=3)
@@ -77,8 +83,10 @@ def limits(device: FakeCard = GPU, report: Report | None = None, **its) -> dict:
     return served(card, [7], **its).evidence({0: report})
 
 
-def sees(count: int | None, free: int | None = 2**30) -> Report:
-    return Report(7, GPU.uuid, count, free)
+def sees(count: int | None, free: int | None = 2**30, **products: list[int]) -> Report:
+    """products: by number format, the sizes of eight that are wrong."""
+    made = {name: {"sizes": 8, "wrong": wrong} for name, wrong in (products or RIGHT).items()}
+    return Report(7, GPU.uuid, count, free, products=made)
 
 
 def refused(report: Report, device: FakeCard = GPU, **its) -> str:
@@ -104,6 +112,7 @@ def test_limits_and_priorities_reach_the_member_that_they_are_for():
     assert "priorities" not in limits()
 
 
+RIGHT = {"bf16": []}
 READ = [(100, 132), (70, 92), (50, 66), (28, 36), (24, 30), (15, 18), (14, 18), (10, 12)]
 READ += [(7, 8), (3, 8), (1, 8)]  # on an H200 of 132 SMs
 LIES = [(98, 132), (50, 68), (50, 64), (50, 56), (7, 10), (1, 10), (1, 6), (50, None)]
@@ -136,6 +145,30 @@ def test_what_a_card_with_unknown_groups_of_sms_gives_is_proof_only_if_none_is_m
     assert found["verified"] is (proven or None)
     assert bool(found["limits"][0]["unproven"]) is not proven
     assert "can use" in refused(sees(total), device, sm_percent=percent)  # no limit at all
+
+
+WRONG = [  # of which products which sizes are wrong; how the cell fails
+    ({"bf16": [2048, 4096, 5120]}, "bf16 products of 3 of 8 sizes"),
+    (
+        {"bf16": [256], "fp16": [512, 6144]},
+        "bf16 products of 1 of 8 sizes and fp16 products of 2 of 8 sizes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("products", "what"), WRONG)
+def test_a_limit_under_which_products_are_wrong_is_refused_by_name(products, what):
+    with pytest.raises(WrongProducts):
+        limits(report=sees(78, **products), sm_percent=60)
+    said = f"MPS: at 60 % (78 SMs) {what} are wrong on driver {GPU.driver}: not measured"
+    assert refused(sees(78, **products), sm_percent=60) == said
+    right = dict.fromkeys(products, [])
+    found = limits(report=sees(66, **right), sm_percent=50)
+    assert found["verified"] is True
+    assert found["limits"][0]["products"] == sees(66, **right).products
+    unknown = limits(report=replace(sees(66), products=None), sm_percent=50)
+    assert unknown["verified"] is None and "float64" in unknown["limits"][0]["unproven"]
+    assert limits(report=replace(sees(132), products=None))["verified"] is True  # without a limit
 
 
 @pytest.mark.parametrize(

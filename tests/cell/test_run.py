@@ -26,7 +26,12 @@ from workflow.collocation.run import cell as run
 from workflow.collocation.run import conductor, waiting
 from workflow.collocation.run.progress import Display
 from workflow.collocation.run.task import Task
-from workflow.collocation.sharing.evidence import GpuBusy, NotInForce, Unsupported
+from workflow.collocation.sharing.evidence import (
+    GpuBusy,
+    NotInForce,
+    Unsupported,
+    WrongProducts,
+)
 from workflow.collocation.study.definition import Sampling, Study
 from workflow.collocation.study.grid import Cell, expand
 from workflow.collocation.study.workloads import VisionWorkload
@@ -342,10 +347,13 @@ def test_a_member_that_stops_for_good_in_the_midst_of_its_window_fails_the_cell(
 # -- evidence, and the neighbours of a fault -------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [NotInForce, Unsupported])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NotInForce, "failed"), (Unsupported, "failed"), (WrongProducts, "unsupported")],
+)
 @pytest.mark.parametrize("when", ["barrier", "end"])
-def test_a_method_that_is_not_in_force_fails_the_cell(cell, method, error, when):
-    """At once, or at the end if it is no longer."""
+def test_a_method_that_is_not_in_force_fails_the_cell(cell, method, error, status, when):
+    """At once, or at the end if it is no longer; one that computes wrongly would fail again."""
     answers = iter([{"verified": True}] if when == "end" else [])
 
     def once(reports):
@@ -356,7 +364,7 @@ def test_a_method_that_is_not_in_force_fails_the_cell(cell, method, error, when)
     method.witness = once
     record = cell().record()
     phase = {"barrier": "warm", "end": "window"}[when]
-    assert ending(record) == ("failed", phase, "MPS: nobody is a client")
+    assert ending(record) == (status, phase, "MPS: nobody is a client")
     evidence = {} if when == "barrier" else {"barrier": {"verified": True}}
     evidence[when] = {"verified": False, "reason": "MPS: nobody is a client"}
     assert (record.method.verified, record.method.evidence) == (False, evidence)

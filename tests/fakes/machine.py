@@ -31,6 +31,7 @@ CARDS = FAKES.parent / "cards"
 UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"
 CONTEXT_MIB = 500  # what a CUDA context takes of the card
 CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gone; read on an H200
+WRONG_PRODUCTS = {78: [2048, 3072, 4096]}  # sizes, by SMs; so many were wrong on an H200
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 DEFAULTS = {"lost": False, "compute_mode": 0, "failures": [], "kill": None, "dcgm": None}
@@ -170,10 +171,13 @@ def attach(environment: Mapping[str, str], pid: int | None = None, memory_mb: in
     place, sms, memory, name = _device(card, wanted)
     server = _join(environment, folder, pid, place)
     free = memory - CONTEXT_MIB * driver.MIB
+    products = {}
     if server:
         if percentage := environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
             granted = int(sms * float(percentage) / 100)  # pairs, at least 8: as read on an H200
             sms = min(sms, max(8, granted - granted % 2))
+            wrong = WRONG_PRODUCTS.get(sms, [])
+            products = {"products": {"bf16": {"sizes": 8, "wrong": wrong}}}
         limit = _limit(environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
         if limit is not None:
             free = min(free, limit - CONTEXT_UNDER_LIMIT)
@@ -190,6 +194,7 @@ def attach(environment: Mapping[str, str], pid: int | None = None, memory_mb: in
         "sm_source": "affinity",
         "memory_free": free,
         "device_name": name,
+        **products,
     }
 
 

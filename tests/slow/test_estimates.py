@@ -65,7 +65,7 @@ def test_every_kind_of_measured_quantity_is_there(rich):
     # RICH has one way of writing, no interleaved cell, no set on streams; predictions and lines
     # are made later.
     lines = {name + AT_GRACT for name in QUANTITIES_ON_LINES}
-    rewritten = {"alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
+    rewritten = {"stp_apart", "alone_over_paper", "fastest_rate", "over_fastest", "rate_over_mps"}
     served = {*REQUEST_METRICS, "tpot_over_alone", "e2el_over_alone"}
     made = {"claim", "epoch_time", *rewritten, "aa", "stp_predicted", *lines, *served}
     made |= {"cpu_per_sample", *LOADER_QUANTITIES}  # of studies whose jobs share a loader
@@ -220,6 +220,21 @@ def test_over_the_fastest_way_alone():
     assert over[f"over_fastest:{place}@h1"] == expected
     e = found[f"over_fastest:{place}"]
     assert len({r["cell"] for r in e.replicates}) == e.n == 10
+
+
+def test_a_set_whose_job_alone_is_in_other_cells_has_a_gain_apart(rich):
+    """Host by host, and none where there is an STP."""
+
+    def apart(rows):
+        alone = [row["scenario"].startswith("1x_") and row["method"] == "naive" for row in rows]
+        return [row | {"replicate": row["replicate"] + 100 * one}
+                for row, one in zip(rows, alone, strict=True)]  # fmt: skip
+
+    found = built(Design([THIN, WIDE], hosts=2, noise=Noise(0, 0, 0, 0, 0, 0, 0)), rows=apart)
+    assert not any(e.quantity == "stp" and e.jobs > 1 for e in found.values())
+    e = found["stp_apart:2x_wide_b32/paper_step/naive@h2"]
+    assert e.value == pytest.approx(0.92 / 0.97) and len(e.replicates) == 5
+    assert not any(e.quantity == "stp_apart" for e in rich.values())
 
 
 def test_memory_of_jobs_alone_is_that_of_all_copies(rich):

@@ -81,7 +81,7 @@ def test_the_window_alone_that_gain_and_gract_share_makes_no_slope(hosts, cells)
         (lambda: [*study(1, hosts=1, noise=Noise(host=0, alone=0.01)), *PAPER], False),  # one GRACT
         (lambda: [*study(1, hosts=4, replicates=1), *PAPER], True),
         (lambda: [*study(1, hosts=3, replicates=5), *PAPER], False),  # three points
-        (lambda: [*study(1, Job(JOB, 2500, 0.99)), *PAPER], False),  # no gaps to fill
+        (lambda: [*study(1, Job(JOB, 2500, 0.99)), *PAPER], False),  # hosts too alike
         # In bf16 its kernels are others; without waiting for each step they are the same.
         (lambda: [*study(1, Job(JOB, 2500, 0.35, implementations={"bf16": 1.0})), *PAPER], False),
         (lambda: [*study(1, Job(JOB, 2500, 0.35, implementations={"eager": 1.0})), *PAPER], True),
@@ -89,6 +89,26 @@ def test_the_window_alone_that_gain_and_gract_share_makes_no_slope(hosts, cells)
 )
 def test_where_there_is_a_line(rows, lines):
     assert bool(lines_of(rows())) is lines
+
+
+@pytest.mark.parametrize(
+    ("gract", "points"),
+    [
+        ((0.65, 0.88, 0.92, 0.98), 4),  # however busy the job alone
+        ((0.65, 0.88, 0.92, None), None),  # its reading is missing
+    ],
+)
+def test_a_point_needs_a_reading_of_the_job_alone_and_no_more(gract, points):
+    rows = [*PAPER]
+    for h, reading in enumerate(gract):
+        cell = {"cell": f"r{h}", "over": f"r{h}alone", "value": 1.2 / (reading or 1)}
+        rows.append(number("stp", SEVEN, "mps", host=f"h{h}", replicates=[cell]))
+        if reading:
+            alone = [{"cell": f"r{h}alone", "over": "", "value": reading}]
+            rows.append(number("gract", f"1x_{JOB}", "naive", host=f"h{h}", replicates=alone))
+    line = lines_of(rows).get(("stp_at_gract", SEVEN, "mps"))
+    assert (line and line["n"]) == points
+    assert line is None or line["value"] == pytest.approx(1.2 / AT)
 
 
 def test_it_says_whether_it_is_extrapolated_and_which_cells_it_is_through(tmp_path, capsys):

@@ -21,7 +21,7 @@ KINDS = {
     "alone_waits": ("paper_step", "naive", 1, 0.3, 0.2, 0.12, 0.2),
     "alone_busy": ("bf16", "naive", 1, 0.97, 0.8, 0.002, 0.004),
     "set_waits": ("eager", "mps", 3, 0.3, 0.2, 0.08, 0.15),
-    "set_full": ("bf16", "mps", 7, 0.3, 0.2, 0.004, 0.01),
+    "set_full": ("bf16", "mps", 7, 0.3, 0.25, 0.004, 0.01),
     "set_graph": ("graph", "mps", 7, 1.0, 0.3, 0.01, 0.01),
 }
 SETS = 12
@@ -267,9 +267,11 @@ def test_the_interval_of_a_share_is_one():
         ("1x_thin", "paper_step", "naive", "", "alone_waits"),
         ("1x_thin", "paper_step", "mps", "", "set_waits"),
         ("3x_thin", "paper_step", "naive", "", "set_waits"),  # they ask for 0.9 GPUs in turn,
-        ("4x_thin", "paper_step", "naive", "", "set_full"),  # for 1.2,
+        ("4x_thin", "paper_step", "naive", "", "set_near"),  # for 1.2,
+        ("5x_thin", "paper_step", "naive", "", "set_full"),  # for 1.5,
         ("4x_thin", "paper_step", "mps", "", "set_waits"),  # and for 0.4 side by side
-        ("10x_thin", "paper_step", "mps_equal", "", "set_full"),
+        ("10x_thin", "paper_step", "mps_equal", "", "set_near"),
+        ("15x_thin", "paper_step", "mps_equal", "", "set_full"),
         ("2x_wide", "paper_step", "mps", "", "set_busy"),
         ("2x_wide+1x_thin", "paper_step", "naive", "before", "set_full"),
         ("2x_wide+1x_thin--departure", "paper_step", "naive", "after", "set_waits"),
@@ -292,7 +294,21 @@ def test_a_kind_counts_hosts_alike_however_many_cells_each_has():
             for host, share, cells in (("h1", 0.30, 1), ("h2", 0.21, 9))
             for number in range(cells)]  # fmt: skip
     rows.append(cell("rate", "4x_thin", "bf16", "mps", "h1", 1.0))  # asks for 4 x 0.255
-    assert set_kinds(pd.DataFrame(rows)).iloc[-1] == "set_full"
+    assert set_kinds(pd.DataFrame(rows)).iloc[-1] == "set_near"
+
+
+def test_sets_that_just_fill_the_gpu_have_the_range_of_their_hosts():
+    """How far a host slows them down differs from set to set; the next cell has an interval."""
+    jobs, random = [f"near{k}" for k in range(6)], np.random.default_rng(1)
+    rows = [row for job in jobs for row in alone([job], "eager", 0.3, 0.3)]
+    rows += [cell("rate", f"4x_{job}", "eager", "mps", host, random.uniform(5, 6), number)
+             for job in jobs for host in ("h1", "h2", "h3") for number in range(2)]  # fmt: skip
+    rates = of_rates(add_over_hosts(estimates_by_host(pd.DataFrame(rows))))
+    for scenario, over in rates.xs("", level="host").iterrows():
+        hosts = rates.loc[scenario].drop("")
+        assert (hosts["kind"] == "set_near").all() and (hosts["spread"] == "interval").all()
+        ends = (hosts["value"].min(), hosts["value"].max())
+        assert (over["spread"], over["low"], over["high"]) == ("range", *ends)
 
 
 def test_the_methods_page_tells_the_level_of_intervals():

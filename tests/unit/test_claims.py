@@ -1,5 +1,6 @@
 """Claims on hand-made estimates with known answers, and the shipped rules on the paper's values."""
 
+from datetime import datetime
 from hashlib import sha256
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.estimates.table import by_id
 from paper import tables as paper_tables
-from paper.claims import claim_estimates, is_post_hoc, judge_claims
+from paper.claims import claim_estimates, judge_claims, post_hoc_claims
 from paper.reported import SOURCES, read_reported, reported_estimates
 from paper.rules import ClaimRules, Side, read_rules
 from paper.verdicts import Verdict, verdict_of_hosts
@@ -270,9 +271,10 @@ def test_a_mistake_is_one_line_with_file_key_and_what_is_allowed(tmp_path, chang
 def test_who_changes_a_rule_says_when():
     """Else a study from before the change would not be marked post hoc."""
     rules = read_rules()
-    tested = [claim.model_dump_json(include={"tests", "needs"}) for claim in rules.claims]
+    changing = {"tests", "needs", "settled"}
+    tested = [claim.model_dump_json(include=changing) for claim in rules.claims]
     digest = sha256("".join(tested).encode()).hexdigest()[:12]
-    assert (str(rules.settled), digest) == ("2026-11-26 04:15:00+00:00", "ddfc2bffb72f")
+    assert (str(rules.settled), digest) == ("2026-11-26 04:15:00+00:00", "ae9c9551f0a9")
 
 
 def test_no_bound_of_a_claim_is_implied_by_its_own_conditions():
@@ -325,12 +327,27 @@ def test_without_estimates_nothing_is_testable():
     assert counts["claims_not_testable"] == counts["claims"] == len(verdicts)
 
 
-@pytest.mark.parametrize("late", [-1, 0])
-def test_verdicts_on_cells_from_before_the_last_change_are_post_hoc(late):
-    rules = read_rules()
-    began = number("count", name="began", value=rules.settled.timestamp() + late)
-    assert is_post_hoc(rules, frame([began])) == (late < 0)
-    assert not is_post_hoc(rules, frame([]))  # nothing was seen
+@pytest.mark.parametrize(
+    ("began", "post_hoc"),
+    [
+        ("2026-11-25", ("C1", "C2")),
+        ("2026-11-27", ("C2",)),  # whose own rule was changed later
+        ("2026-11-29", ()),
+        (None, ()),  # nothing was seen
+    ],
+)
+def test_verdicts_on_cells_from_before_the_last_change_are_post_hoc(began, post_hoc):
+    changed = {"C1": None, "C2": "2026-11-28T00:00:00+00:00"}
+    claims = [
+        {"id": name, "text": "A claim.", "tests": [MORE], "settled": settled}
+        for name, settled in changed.items()
+    ]
+    content = {"claims": claims, "settled": "2026-11-26T00:00:00+00:00"}
+    rules, rows = ClaimRules.model_validate(content), []
+    if began:
+        seconds = datetime.fromisoformat(f"{began}T00:00:00+00:00").timestamp()
+        rows.append(number("count", name="began", value=seconds))
+    assert post_hoc_claims(rules, frame(rows)) == post_hoc
 
 
 # Laws

@@ -80,6 +80,7 @@ def test_an_error_is_told_by_the_member_and_the_first_cause_stays(out_of_memory)
     assert tracked.gone and tracked.exit_code == 3
 
 
+PRODUCTS = {"bf16": {"sizes": 8, "wrong": []}}
 FACTS = {"device_uuid": "GPU-a", "sm_count": 14, "sm_source": "affinity", "memory_free": 2**30}
 
 
@@ -87,7 +88,7 @@ def test_what_stands_in_the_record():
     tracked = TrackedMember(1, "mine", 32)
     for event in (
         {"event": "forked", "pid": 4711, "t": 0},
-        {**BUILT, "seconds": {"model": 0.5}, **FACTS, "pid": 1, "member": 7},
+        {**BUILT, "seconds": {"model": 0.5}, **FACTS, "products": PRODUCTS, "pid": 1, "member": 7},
         {"event": "autotuned", "t": 2, "seconds": 0.25},
         WARM,
         STARTED,
@@ -96,7 +97,7 @@ def test_what_stands_in_the_record():
     ):
         tracked.see(event)
     assert tracked.alive and (tracked.steps, tracked.rate) == (9, 144)
-    assert tracked.report() == Report(4711, "GPU-a", 14, 2**30, "affinity")
+    assert tracked.report() == Report(4711, "GPU-a", 14, 2**30, "affinity", None, PRODUCTS)
     tracked.stopping = True
     tracked.see(exited(0))
     known = {"member": 1, "workload": "mine", "pid": 4711, "status": "completed", "exit_code": 0}

@@ -1,7 +1,11 @@
 """Sweeps: their commands, the queue in a folder, what follows from an end, and who is admitted."""
 
+import errno
 import json
+import os
+import platform
 import random
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +21,7 @@ from collocate.folders import project_folder
 from collocate.run import predicted_gain
 from collocate.terminal import Progress
 from tests.studio import REPOSITORY
-from workflow.collocation.gpu.lock import LockHeld, folder_lock
+from workflow.collocation.gpu.lock import LockHeld, folder_lock, local_locks
 from workflow.collocation.study.errors import NotInForce
 from workflow.collocation.study.redaction import write_private
 from workflow.collocation.sweep import journal, table
@@ -114,6 +118,8 @@ ON_CPU = ["--gpus", "cpu", "--jobs", "2", "--runs", "2"]
         (["--gpus", "cpu", "--runs", "2", "--", "true"], "--jobs: give a number"),
         ([*ON_CPU, "--method", "mps", "--", "true"], "--method mps: needs a GPU"),
         ([*ON_CPU, "--method", "streams", "--", "true"], "--method"),
+        ([*ON_CPU, "--timeout", "2x", "--", "true"], "--timeout 2x: give a time such as"),
+        ([*ON_CPU, "--timeout", "0s", "--", "true"], "--timeout 0s: allowed: 1s or more"),
         ([*ON_CPU, "--folder", "other", "--", "true"], "--folder: other holds a sweep of other"),
         ([*ON_CPU, "--folder", "broken", "--", "true"], "--folder: broken/sweep.json"),
     ],
@@ -130,6 +136,61 @@ def test_what_is_typed_wrong_is_one_line_and_nothing_starts(
     complaint = capsys.readouterr().err
     assert named in complaint and complaint.count("\n") == 1
     assert not Path("collocate").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        *((package, ["run", "--runs", "2"]) for package in ("pandas", "numpy", "pyarrow")),
+        ("psutil", ["run", *ON_CPU]),
+        ("pandas", ["advise"]),
+        ("scipy", ["advise"]),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_starts(
+    tmp_path, monkeypatch, capsys, package, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([*words, "--", "true"]) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"not installed: {package}; ") and complaint.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("options", [[], ["--folder", "shared"]])
+def test_a_folder_without_locks_is_refused_in_one_line(
+    tmp_path, monkeypatch, capsys, number, options
+):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert main(["run", *ON_CPU, *options, "--", "touch", "ran-{n}"]) == 1
+    complaint = capsys.readouterr().err
+    assert os.strerror(number) in complaint and "set --folder to another folder" in complaint
+    assert complaint.count("\n") == 1 and not [*tmp_path.glob("ran-*")]
+
+
+LOCAL_LOCKS = [
+    ("rw,vers=3,nolock,addr=10.0.0.1", "nolock"),
+    ("rw,vers=3,local_lock=all", "local_lock=all"),
+    ("rw,localflock", "localflock"),
+    ("rw,vers=4.2,local_lock=none", None),
+]
+
+
+@pytest.mark.parametrize(("mount_options", "named"), LOCAL_LOCKS)
+def test_a_folder_whose_locks_other_machines_do_not_see_is_told(
+    tmp_path, monkeypatch, capsys, mount_options, named
+):
+    mounts = [("/", "rw,nolock" if named is None else "rw"), (str(tmp_path), mount_options)]
+    partitions = [SimpleNamespace(mountpoint=place, opts=opts) for place, opts in mounts]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: partitions)
+    monkeypatch.chdir(tmp_path)
+    assert local_locks(Path("not-there/yet")) == named
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -167,13 +228,18 @@ def test_files_that_hold_commands_are_their_owners_alone(tmp_path):
     assert folder.stat().st_mode & 0o077 == 0
 
 
+HERE = platform.node()
+MEMORY = ("loading", "RuntimeError: CUDA out of memory")
+FAULT = {"code": 1, "fault": True}
+
+
 def sweep_of(tmp_path: Path, count: int = 4) -> Path:
     return find_or_make(tmp_path, COMMANDS[:count], tmp_path)
 
 
-def begin(claim: RunClaim, sweep: Sweep, shared: bool = False, host: str = "here") -> None:
-    """Start an attempt, without a process."""
-    place = {"session": sweep.session, "host": host, "gpu": "cpu", "method": "mps"}
+def begin(claim: RunClaim, sweep: Sweep, shared: bool = False, host: str = HERE) -> None:
+    """Start an attempt on the GPU "g", without a process."""
+    place = {"session": sweep.session, "host": host, "gpu": "g", "method": "mps"}
     place |= {"slots": [0], "cores": [0], "wanted": claim.run.wanted, "shared": shared}
     claim.run.attempts.append(RunAttempt(**place, start="2026-01-01T00:00:00+00:00"))
     claim.write()
@@ -187,19 +253,19 @@ def finish(claim: RunClaim, end: End) -> None:
 
 def test_no_two_claim_the_same_run(tmp_path):
     one, other = (Sweep(sweep_of(tmp_path)) for _ in range(2))
-    claims = [sweep.claim_next(1, 1) for sweep in (one, other, one, other, one)]
+    claims = [sweep.claim_next(1, 1, "g") for sweep in (one, other, one, other, one)]
     assert [claim and claim.run.run for claim in claims] == [0, 1, 2, 3, None]
     claims[2].release()
-    assert other.claim_next(1, 1).run.run == 2
+    assert other.claim_next(1, 1, "g").run.run == 2
 
 
 def test_what_a_killed_supervisor_had_is_lost_and_starts_again(tmp_path):
     one, other = (Sweep(sweep_of(tmp_path)) for _ in range(2))
-    claim = one.claim_next(1, 1)
+    claim = one.claim_next(1, 1, "g")
     begin(claim, one)
     assert other.read(0).state(other.session) is State.running
     claim.release()  # as the kernel does for a process that is killed
-    again = other.claim_next(1, 1)
+    again = other.claim_next(1, 1, "g")
     assert again.run.run == 0 and again.run.attempts[0].outcome == Outcome.lost
 
 
@@ -207,32 +273,32 @@ def test_a_session_lasts_while_anybody_works_and_the_next_tries_failures_again(t
     folder = sweep_of(tmp_path, count=1)
     one, other = Sweep(folder), Sweep(folder)
     assert (one.session, other.session) == (1, 1)
-    claim = one.claim_next(1, 1)
+    claim = one.claim_next(1, 1, "g")
     begin(claim, one)
     finish(claim, End(code=1))
-    assert other.claim_next(1, 1) is None
+    assert other.claim_next(1, 1, "g") is None
     one.close()
     third = Sweep(folder)
-    assert third.session == 1 and third.claim_next(1, 1) is None
+    assert third.session == 1 and third.claim_next(1, 1, "g") is None
     other.close()
     third.close()
     later = Sweep(folder)
-    assert later.session == 2 and later.claim_next(1, 1).run.run == 0
+    assert later.session == 2 and later.claim_next(1, 1, "g").run.run == 0
 
 
 def test_those_that_failed_come_last(tmp_path):
     first = Sweep(sweep_of(tmp_path, count=2))
-    claim = first.claim_next(1, 1)
+    claim = first.claim_next(1, 1, "g")
     begin(claim, first)
     finish(claim, End(code=1))
     first.close()
     later = Sweep(first.folder)
-    assert [later.claim_next(1, 1).run.run for _ in range(2)] == [1, 0]
+    assert [later.claim_next(1, 1, "g").run.run for _ in range(2)] == [1, 0]
 
 
 def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatch):
     sweep = Sweep(sweep_of(tmp_path))
-    claim, before = sweep.claim_next(1, 1), sweep.runs()
+    claim, before = sweep.claim_next(1, 1, "g"), sweep.runs()
     begin(claim, sweep)
 
     def fail(*_, **__):
@@ -244,27 +310,31 @@ def test_a_file_system_that_fails_for_a_moment_ends_nothing(tmp_path, monkeypatc
         assert sweep.runs() == before
         assert not claim.save() and "stale file handle" in claim.problem
         with pytest.raises(OSError, match="stale"):
-            sweep.claim_next(1, 1)
+            sweep.claim_next(1, 1, "g")
     assert claim.save() and claim.problem == ""
-    assert sweep.claim_next(1, 1).run.run == 1  # whose claim was given up
+    assert sweep.claim_next(1, 1, "g").run.run == 1  # whose claim was given up
 
 
-def test_a_run_that_needs_more_room_is_waited_for(tmp_path):
-    sweep = Sweep(sweep_of(tmp_path, count=2))
-    claim = sweep.claim_next(1, 4)
+@pytest.mark.parametrize("end", [End(code=1, lines=MEMORY), End(**FAULT, first=True)])
+@pytest.mark.parametrize(("host", "gpu"), [(HERE, "other"), ("there", "g")])
+def test_a_run_that_needs_more_room_is_waited_for_by_its_own_gpu_alone(tmp_path, end, host, gpu):
+    sweep = Sweep(sweep_of(tmp_path, count=3))
+    claim = sweep.claim_next(1, 4, "g")
     begin(claim, sweep, shared=True)
-    finish(claim, End(code=1, lines=("CUDA out of memory",)))
-    assert sweep.claim_next(1, 4) is None
-    assert sweep.claim_next(2, 4).run.run == 0
-    assert Sweep(sweep.folder).claim_next(1, 1).run.run == 1
+    finish(claim, end)
+    assert sweep.claim_next(1, 4, "g") is None
+    elsewhere = Sweep(sweep.folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("platform.node", lambda: host)
+        assert elsewhere.claim_next(1, 4, gpu).run.run == 1
+    assert sweep.claim_next(4, 4, "g").run.run == 0
+    assert elsewhere.claim_next(1, 1, "g").run.run == 2
 
 
 # -- what follows from an end ----------------------------------------------------------------------
 
 PLACE = {"session": 1, "host": "h", "gpu": "g", "method": "mps", "slots": [0], "cores": []}
 ONE_ATTEMPT = {"run": 0, "command": ["x"], "attempts": [PLACE]}
-MEMORY = ("loading", "RuntimeError: CUDA out of memory")
-FAULT = {"code": 1, "fault": True}
 # Ends of the attempts of one run, each with whether it shared the GPU → outcome of the last, and
 # slots for another attempt.
 ENDS = [
@@ -274,8 +344,10 @@ ENDS = [
     ([(End(signal=15), True)], "stopped", 1),
     ([(End(signal=15), True)] * 2, "failed", None),
     ([(End(code=0, left=2, left_on_gpu=1), True)], "failed", None),
-    ([(End(error="python does not run"), False)], "failed", None),
+    ([(End(error="python did not start"), False)], "failed", None),
     ([(End(code=0, stopped=True), False)], "stopped", 1),
+    ([(End(code=0, stopped=True, limit_s=60), False)], "failed", None),
+    ([(End(signal=15, stopped=True, limit_s=60, lines=MEMORY), True)], "failed", None),
     ([(End(code=1, lines=MEMORY), True)], "out_of_memory", 2),
     ([(End(code=1, lines=MEMORY), False)], "failed", None),
     ([(End(code=1, lines=MEMORY), True)] * 2, "failed", None),
@@ -424,7 +496,7 @@ def test_each_run_ends_well_once_whatever_comes_in_between(tmp_path_factory, ste
         mine = claims[who]
         if what == "start":
             free = 2 - sum(min(claim.run.attempts[-1].wanted, 2) for claim in mine)
-            if free and (claim := crew[who].claim_next(free, 2)):
+            if free and (claim := crew[who].claim_next(free, 2, "g")):
                 assert claim.run.run not in ended
                 begin(claim, crew[who], shared=bool(mine), host="elsewhere")
                 mine.append(claim)
@@ -493,6 +565,47 @@ def test_one_more_is_admitted_if_there_is_room(activity, used, of_runs, grown_s,
     assert made.admits(0.0, running=0, total_mb=None)
 
 
+BUSY, IDLE = (0.5, 0.3), (0.0, 0.0)
+# What is seen until a run computes, and what then: memory in use, memory by run, activity.
+ARRIVALS = [
+    ((500, {}, IDLE), (10_000, {0: 9_500.0}, BUSY)),
+    ((500, {}, None), (10_000, {0: 9_500.0}, None)),
+    ((500, {}, IDLE), (10_000, {}, BUSY)),  # NVML lists no process, as in a container
+    ((500, {}, IDLE), (10_000, {0: 0.0}, IDLE)),  # listed without its memory
+]
+
+
+@pytest.mark.parametrize(("absent", "present"), ARRIVALS)
+def test_a_run_settles_only_once_it_is_on_the_gpu(absent, present):
+    made = Admission("mps", lambda *_: 2.0)
+    made.see(-2.0, 500, {}, None)
+    made.started(0, 0.0)
+    for now_s in (2.0, 60.0, 300.0):
+        made.see(now_s, *absent)
+        assert not made.admits(now_s, 1, 80_000)
+    made.see(302.0, *present)
+    made.readings.clear()
+    made.see(304.0, *present)
+    assert not made.admits(302.0 + SETTLE_S - 1, 1, 80_000)
+    assert made.admits(302.0 + SETTLE_S, 1, 80_000)
+
+
+def test_a_run_that_is_not_yet_on_the_gpu_has_no_share_of_what_the_others_do():
+    asked = []
+    made = Admission("mps", lambda method, jobs: asked.append(jobs) or 2.0)
+    made.started(0, 0.0)
+    made.see(2.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
+    assert made.admits(30.0, 1, 80_000)
+    made.started(1, 30.0)
+    made.see(32.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
+    assert made.admits(60.0, 2, 80_000) and made.fresh == {1}
+    made.see(62.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
+    made.readings.clear()
+    made.see(64.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
+    assert made.admits(90.0, 2, 80_000)
+    assert np.allclose(asked[-1], [(0.4, 0.2), (0.2, 0.3)])
+
+
 def test_each_run_has_its_share_of_the_activity():
     asked = []
     made = admission((0.4, 0.2), gain=lambda method, jobs: asked.append(jobs) or 2.0)
@@ -510,7 +623,7 @@ def test_each_run_has_its_share_of_the_activity():
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_seen):
-    """Not more may be on their way at once than have shown themselves."""
+    """Two more may be on their way at once for each that has shown itself."""
     made = Admission("mps", lambda method, jobs: 1.5 if len(jobs) < 5 else 1.0)
     now_s, together = 0.0, []
     for _ in range(4):
@@ -524,7 +637,7 @@ def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_se
         now_s += 12
         for run in running:
             made.ended(run)
-    assert together == ([1, 1, 2, 4] if is_seen else [1, 1, 1, 1])
+    assert together == ([1, 2, 5, 5] if is_seen else [1, 1, 1, 1])
 
 
 def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():

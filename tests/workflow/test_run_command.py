@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from tests.fakes import machine
 from tests.studio import PATIENCE, Studio, until
+from workflow.collocation.process_lifetime import is_running
 
 GONE_S = 60
 # A run tells of itself, joins the card if there is one, and acts as its first argument says.
@@ -259,9 +261,28 @@ def test_whoever_is_killed_the_same_command_carries_on(studio, whom, number, cod
 
 
 def test_a_run_that_heeds_the_request_to_end_is_not_done(studio):
-    """And it can save its state, for which it needs its helpers."""
+    """And it can save its state, for which it needs its helpers and the GPU."""
+    studio.with_card()
     carry_on_after(studio, "command", signal.SIGTERM, 130, 2, "heeds")
     assert len([*sweep(studio).glob("*/saved")]) == 2
+    assert dropped(studio) == []
+
+
+def dropped(studio: Studio) -> list[int]:
+    """PIDs of clients that the MPS daemon was asked to drop while they lived."""
+    [log] = sweep(studio).glob("mps-*/control.log")
+    return sorted(map(int, re.findall(r"Client (\d+) is dropped, and lives", log.read_text())))
+
+
+def test_a_run_that_takes_too_long_is_ended_and_dropped_by_mps_first(studio):
+    studio.with_card()
+    options = ("--jobs", "2", "--timeout", "20s")
+    code, output = finished(studio, *options, act="waits", runs=2)
+    words = "failed: 0, 1; run 0: it was ended, as it took longer than 20 s"
+    assert code == 1 and words in output, output
+    assert dropped(studio) == sorted(run["pid"] for run in seen(studio))
+    rows = (sweep(studio) / "runs.csv").read_text().splitlines()
+    assert all(",failed,1," in row and "longer than 20 s" in row for row in rows[1:])
 
 
 def carry_on_after(studio: Studio, whom: str, number: int, code: int, count: int, act: str):
@@ -295,10 +316,12 @@ def carry_on_after(studio: Studio, whom: str, number: int, code: int, count: int
 def test_what_outlives_even_its_keeper_ends_with_the_next_command(studio):
     with started(studio, "--jobs", "2", act="waits", runs=2, leaves=True) as running:
         until(lambda: len(seen(studio)) == 2, lambda: running.output)
-        keepers = [psutil.Process(run["pid"]).ppid() for run in seen(studio)]
+        commands = [psutil.Process(run["pid"]) for run in seen(studio)]
+        keepers = [command.ppid() for command in commands]
         for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another's end
             for pid in (running.process.pid, supervisor(studio), *keepers):
                 os.kill(pid, number)
+    until(lambda: not any(map(is_running, commands)), lambda: "they outlive their keepers")
     (studio.folder / "go").touch()
     assert all(psutil.pid_exists(run["child"]) for run in seen(studio))
     assert finished(studio, "--jobs", "2", act="waits", runs=2)[0] == 0
@@ -368,6 +391,25 @@ def test_each_gpu_has_a_supervisor(studio):
         assert running.end().code == 0, running.output
     assert len({run["environment"]["CUDA_VISIBLE_DEVICES"] for run in seen(studio)}) == 2
     assert ended(studio) == [0, 1, 2]
+
+
+def test_a_fault_on_one_gpu_stops_nothing_on_others(studio):
+    studio.with_card(more=1)
+    with started(studio, "--jobs", "2", "--gpus", "all", act="waits", runs=5) as running:
+        until(lambda: len(seen(studio)) == 4, lambda: running.output)
+        gpu = attempts(studio, 0)[0]["gpu"]
+        other = next(n for n in range(4) if attempts(studio, n)[0]["gpu"] != gpu)
+        [server] = psutil.Process(daemon(studio)).children()
+        server.kill()
+        os.kill(seen(studio)[0]["pid"], signal.SIGKILL)
+        until(lambda: attempts(studio, 0)[0]["outcome"], lambda: running.output)
+        os.kill(seen(studio)[other]["pid"], signal.SIGKILL)  # which frees a slot
+        until(lambda: len(seen(studio)) == 5, lambda: running.output)
+        (studio.folder / "go").touch()
+        assert running.end().code == 1, running.output
+    outcomes = [[each["outcome"] for each in attempts(studio, n)] for n in range(5)]
+    assert outcomes[0] == ["server_fault", "ended"] and outcomes[other] == ["failed"]
+    assert sorted(map(len, outcomes)) == [1, 1, 1, 1, 2]
 
 
 def test_commands_that_share_a_folder_share_the_queue(studio, tmp_path):

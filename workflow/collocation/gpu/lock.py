@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from workflow.collocation.study.errors import printable
 from workflow.collocation.study.regular_files import open_descriptor, read_json
 
 POLL_S = 0.2
+# Options of mounted file systems (NFS, Lustre) whose locks other machines do not see.
+LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
 FLAGS = os.O_RDWR | os.O_NOFOLLOW
 
 
@@ -78,6 +82,15 @@ def folder_lock(path: Path, holder: dict, setting: str = "results") -> Iterator[
     finally:
         os.ftruncate(fd, 0)
         os.close(fd)
+
+
+def local_locks(folder: Path) -> str | None:
+    """The option by which a folder is mounted so that its locks hold on this machine only."""
+    path = folder.resolve()
+    above = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
+    nearest = sorted(above, key=lambda mount: len(mount.mountpoint))[-1:]
+    options = {option for mount in nearest for option in mount.opts.split(",")}
+    return min(options & LOCAL, default=None)
 
 
 def _try_lock(path: Path, holder: dict, setting: str = "COLLOCATION_LOCK_DIR") -> int | None:

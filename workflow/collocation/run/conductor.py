@@ -29,6 +29,7 @@ from workflow.collocation.sharing.evidence import (
     NotInForce,
     Report,
     Unsupported,
+    WrongProducts,
 )
 from workflow.collocation.study.cell import MeasureSpec
 from workflow.collocation.telemetry.watch import Watch
@@ -71,7 +72,8 @@ class Conductor:
     phase: str = "build"
     deadline: float = 0.0  # of what is waited for now, on the monotonic clock
     slice_name: str = ""  # of the slice under way, for the person who watches
-    evidence_failure: tuple[str, str] | None = None  # the reason, and the phase before it
+    # The status and reason that the cell then has, and the phase before.
+    evidence_failure: tuple[str, str, str] | None = None
     released: set[int] = field(default_factory=set)  # PIDs that the method was told to release
     no_second_context: str | None = None  # why a second context could not be opened
 
@@ -98,7 +100,9 @@ class Conductor:
             self._stop(cut_short)
             raise
         except NotInForce as error:
-            self.evidence_failure = str(error), "window" if "window_s" in self.timing else "warm"
+            status = "unsupported" if isinstance(error, WrongProducts) else "failed"
+            phase = "window" if "window_s" in self.timing else "warm"
+            self.evidence_failure = status, str(error), phase
         self._run_phase("stop", lambda: self._stop(cut_short))
 
     def outcome(self) -> tuple[str, str | None, str | None]:
@@ -106,8 +110,8 @@ class Conductor:
         method_problem = self.loader.problem or self.evidence.get("fault", {}).get("reason")
         status, reason, phase = cell_status(self.members, method_problem)
         if self.evidence_failure:
-            failure, phase = self.evidence_failure
-            status, reason = "failed", f"{failure}; {reason}" if reason else failure
+            status, failure, phase = self.evidence_failure
+            reason = f"{failure}; {reason}" if reason else failure
         return status, reason, phase
 
     @property
@@ -286,6 +290,8 @@ class Conductor:
             self.evidence[when] = self.sharing.evidence(self._reports())
         except (NotInForce, Unsupported) as error:  # members run: "cannot run here" is no answer
             self.evidence[when] = {"verified": False, "reason": str(error)}
+            if isinstance(error, WrongProducts):
+                raise
             raise NotInForce(str(error)) from error
 
     def _collect_evidence_after_fault(self) -> None:

@@ -123,7 +123,7 @@ class TrackedMember:
     def report(self) -> Report:
         """What it said of its device when it was built."""
         built = self.events["built"]
-        keys = ("device_uuid", "sm_count", "memory_free", "sm_source", "stream")
+        keys = ("device_uuid", "sm_count", "memory_free", "sm_source", "stream", "products")
         return Report(pid=self.pid, **{key: built.get(key) for key in keys})
 
     def record(self) -> MemberRecord:

@@ -24,6 +24,10 @@ class GpuBusy(Exception):
     """Others use the card, too: the cell waits for them to leave, and is no worse for it."""
 
 
+class WrongProducts(NotInForce):
+    """Products come out wrong under a member's limit of SMs, and would again: `unsupported`."""
+
+
 class Unsupported(Exception):
     """The method cannot run here, with the reason; the cell's status is `unsupported`."""
 
@@ -35,6 +39,8 @@ class Report:
     device_uuid: "GPU-…" or "MIG-…", as CUDA names the device it runs on. sm_count: SMs that its
     context can use. memory_free: bytes that it saw free with a context and nothing loaded.
     sm_source: where the count is from, "affinity" (CUDA). stream: handle of its own CUDA stream.
+    products: under a limit of SMs, by number format, how many `sizes` of matrices were multiplied,
+    and which were `wrong`; None if that is not known.
     """
 
     pid: int
@@ -43,6 +49,7 @@ class Report:
     memory_free: int | None
     sm_source: str | None = None
     stream: int | None = None
+    products: dict[str, dict] | None = None
 
 
 Reports = Mapping[int, Report]  # by member

@@ -2,22 +2,25 @@
 
 A CUDA process that does not reach the daemon runs without MPS and says nothing, so nothing counts
 until the daemon itself lists every member. A limit that is not in force is as silent: it counts
-once the member itself finds that it has no more.
+once the member itself finds that it has no more. So are products that are wrong under a limit.
 """
 
 import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from workflow.collocation.gpu import Device
 from workflow.collocation.process_lifetime import process_trees
 from workflow.collocation.sharing import evidence, mps_daemon
 from workflow.collocation.sharing.base import Method
-from workflow.collocation.sharing.evidence import NotInForce, ProcessLists, Report, Reports
+from workflow.collocation.sharing.evidence import (
+    NotInForce,
+    ProcessLists,
+    Report,
+    Reports,
+    WrongProducts,
+)
 from workflow.collocation.study.cell import CellSpec, MemberSpec
 
-RELEASE_S = 4.0
 # MPS gives SMs in pairs that share a TPC, rounded down, but never fewer than a card's minimum,
 # listed by compute capability where it was read. An H200 of 132 SMs: 70 % gives 92, 50 % 66, 24 %
 # 30, 14 % 18, 10 % 12, and 7 %, 3 % and 1 % give 8.
@@ -150,23 +153,19 @@ class Mps(Method):
 
     def release(self, pid: int) -> None:
         """Have the server drop the work of a member's processes, which live on."""
-        deadline = time.monotonic() + RELEASE_S
-        pids = {pid, *(process.pid for process in process_trees([pid]))}
-        with suppress(NotInForce):
-            for server in self.daemon.servers(RELEASE_S):
-                clients = self.daemon.clients(server, deadline - time.monotonic())
-                for client in pids & set(clients):
-                    command = f"terminate_client {server} {client}"
-                    self.daemon.ask(command, deadline - time.monotonic())
+        self.daemon.release({pid, *(process.pid for process in process_trees([pid]))})
 
     def _limit_in_force(self, member: int, report: Report) -> dict:
         """The record of a member's limits, as asked for and as the member saw them.
 
         `unproven`: why that proves nothing, although it contradicts nothing. Raises NotInForce if a
-        limit is not in force or could not be seen, or if one holds that nobody asked for.
+        limit is not in force or could not be seen, or if one holds that nobody asked for; and
+        WrongProducts.
         """
         client, name = self.clients[member], f"{self.name}: {evidence.describe(member, report)}"
         unproven = self._unproven_sm_limit(client.sm_percent, report.sm_count, name)
+        if client.sm_percent is not None:
+            unproven = self._unproven_products(client.sm_percent, report) or unproven
         card_free = None
         if client.pinned_memory_mb is not None:
             free, limit = report.memory_free, client.pinned_memory_mb
@@ -186,6 +185,7 @@ class Mps(Method):
             "sm_count": report.sm_count,
             "sm_source": report.sm_source,
             "sm_expected": self._expected_sms(client.sm_percent),
+            "products": report.products,
             "pinned_memory_mb": client.pinned_memory_mb,
             "memory_free": report.memory_free,
             "card_free": card_free,
@@ -213,3 +213,19 @@ class Mps(Method):
         if minimum or count >= total:
             raise NotInForce(f"{name} can use {count} SMs; {expected}")
         return f"it can use {count} SMs; {expected}, and this card's groups are not known"
+
+    def _unproven_products(self, percent: float, report: Report) -> str | None:
+        """Why a member's products under its limit prove nothing, or None; raises WrongProducts."""
+        if report.products is None:
+            return "its products were not held against float64"
+        wrong = [
+            f"{name} products of {len(made['wrong'])} of {made['sizes']} sizes"
+            for name, made in report.products.items()
+            if made["wrong"]
+        ]
+        if wrong:
+            raise WrongProducts(
+                f"MPS: at {percent:g} % ({report.sm_count} SMs) {' and '.join(wrong)} are wrong on "
+                f"driver {self.device.driver}: not measured"
+            )
+        return None

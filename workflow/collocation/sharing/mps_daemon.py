@@ -27,6 +27,7 @@ from workflow.collocation.sharing.evidence import CONTROL, PIPE_FOLDER, GpuBusy,
 PROGRAMS = "nvidia-cuda-mps"  # how the names of the control program and of the server begin
 PREFIX, MARK = "mps-", "collocation-study"
 START_S, ANSWER_S, END_S = 20.0, 15.0, 5.0
+RELEASE_S = 4.0  # to drop clients
 KILL_S = 2.0  # for a daemon that does not answer to quit, and for SIGKILL to end one
 SOCKET_PATH_LIMIT = 107  # bytes, on Linux
 OPEN_FILES = 16384  # what NVIDIA advises for many clients
@@ -145,6 +146,17 @@ class Daemon:
     def clients(self, server: int, seconds: float | None = None) -> list[int]:
         """PIDs of a server's clients."""
         return _listed_pids(self.ask(f"get_client_list {server}", seconds))
+
+    def release(self, pids: set[int]) -> None:
+        """Have the server drop the work of those of these processes that are its clients, and live
+        on: one that dies with work under way can take the server with it. Takes RELEASE_S at most.
+        """
+        deadline = time.monotonic() + RELEASE_S
+        with suppress(NotInForce):
+            for server in self.servers(RELEASE_S):
+                for client in pids & {*self.clients(server, deadline - time.monotonic())}:
+                    command = f"terminate_client {server} {client}"
+                    self.ask(command, deadline - time.monotonic())
 
     @defer_signals()
     def end(self) -> None:

@@ -17,7 +17,7 @@ from workflow.collocation.telemetry.sources import choose_source
 
 MOST_SMACT = 0.80  # share of the time of all SMs in which they have work
 LEAST_GAIN = 1.03  # of the work of all runs together, by one more of them
-SETTLE_S, STILL_S = 20.0, 10.0  # since the newest began, and since memory in use last grew
+SETTLE_S, STILL_S = 20.0, 10.0  # since the newest was on the GPU, and since memory last grew
 GROWTH = 0.01  # of the memory in use, above which it counts as grown
 READINGS = 5  # over which activity is averaged, one every two seconds
 
@@ -47,9 +47,10 @@ class Admission:
     def __init__(self, method: str, gain: Gain):
         self.method, self.gain = method, gain
         self.fresh: set[int] = set()  # runs that have not settled
+        self.absent: set[int] = set()  # those of them that have not been on the GPU
         self.shown = 0  # how many runs have shown themselves
         self.known: list[Activity] = []  # of runs that have
-        self.started_s = self.grown_s = 0.0
+        self.newest_s = self.grown_s = 0.0  # the first: of a start, or of a first time on the GPU
         self.used_mb = self.highest_mb = self.largest_mb = 0.0
         self.of_runs: dict[int, float] = {}
         self.shares: dict[int, Activity] = {}  # of each run that has settled, by its number
@@ -61,7 +62,8 @@ class Admission:
         if self.readings and not self.fresh:
             self.before = self._activity()
         self.fresh.add(run)
-        self.started_s = self.grown_s = now_s
+        self.absent.add(run)
+        self.newest_s = self.grown_s = now_s
         self.highest_mb = self.used_mb
         self.readings.clear()
 
@@ -72,13 +74,14 @@ class Admission:
                 self.known.append(max(self.readings, key=lambda activity: activity[1]))
         self.shares.pop(run, None)
         self.fresh.discard(run)
+        self.absent.discard(run)
         self.before = tuple(map(sum, zip((0.0, 0.0), *self.shares.values(), strict=True)))
         self.readings.clear()
 
     def see(
         self, now_s: float, used_mb: float, of_runs: Mapping[int, float], activity: Activity | None
     ) -> None:
-        """Take in readings: memory in use on the card and by run, and the card's activity."""
+        """Take in readings: memory in use on the card and by each run on it, and its activity."""
         self.used_mb, self.of_runs = used_mb, {**of_runs}
         if used_mb > self.highest_mb * (1 + GROWTH):
             self.highest_mb, self.grown_s = used_mb, now_s
@@ -86,14 +89,22 @@ class Admission:
         if activity is not None:
             self.has_counters = True
             self.readings.append(activity)
+        is_busy = activity[1] > 0 if activity else not self.has_counters
+        arrived = self.absent & of_runs.keys()
+        if not of_runs and is_busy and self.grown_s > self.newest_s:  # NVML may list no process
+            arrived = {*self.absent}
+        if arrived:
+            self.absent -= arrived
+            self.newest_s = now_s
 
     def admits(self, now_s: float, running: int, total_mb: float | None) -> bool:
         """Whether one more run may start beside those that run. total_mb: of the card."""
         if not running:
             return True
-        if now_s - self.started_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
+        if now_s - self.newest_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
             self._settle()
-        if len(self.fresh) > max(0, self.shown - 1):
+        # The first runs show what runs are like; each that has lets two more be on their way.
+        if len(self.fresh) >= max(1, 2 * self.shown):
             return False
         needed_mb = self.largest_mb or self.used_mb / running
         growing_mb = sum(max(0.0, needed_mb - self.of_runs.get(run, 0.0)) for run in self.fresh)
@@ -112,16 +123,18 @@ class Admission:
         return smact < MOST_SMACT and self.gain(self.method, shares) >= LEAST_GAIN
 
     def _settle(self) -> None:
-        """Give fresh runs their shares of the activity, where that is known by now."""
-        if not self.fresh or (self.has_counters and not self.readings):
+        """Give fresh runs on the GPU their shares of the activity, where that is known by now."""
+        settled = self.fresh - self.absent
+        if not settled or (self.has_counters and not self.readings):
             return
         if self.readings:
             pairs = zip(self._activity(), self.before, strict=True)
-            share = tuple(max(0.0, now - before) / len(self.fresh) for now, before in pairs)
-            self.shares |= dict.fromkeys(self.fresh, share)
-            self.known += [share] * len(self.fresh)
-        self.shown += len(self.fresh)
-        self.fresh.clear()
+            share = tuple(max(0.0, now - before) / len(settled) for now, before in pairs)
+            self.shares |= dict.fromkeys(settled, share)
+            self.known += [share] * len(settled)
+            self.before = self._activity()
+        self.shown += len(settled)
+        self.fresh -= settled
 
     def _activity(self) -> Activity:
         return tuple(map(fmean, zip(*self.readings, strict=True)))

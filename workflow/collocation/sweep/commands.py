@@ -53,7 +53,7 @@ def _words(line: str) -> list[str]:
             continue
         if sign[0] == "#":
             return words
-        raise ValueError(f"'{sign[0]}' is for a shell; a line of shell is: bash -c '…'")
+        raise ValueError(f"'{sign[0]}' is for a shell; write bash -c '…'")
     return shlex.split(line)
 
 
@@ -64,5 +64,5 @@ def missing_program(commands: list[list[str]]) -> str:
     """
     for program in dict.fromkeys(words[0] for words in commands):
         if shutil.which(program) is None:
-            return f"'{program}' is no program on PATH; a line of shell is: bash -c '…'"
+            return f"'{program}' is no program on PATH; for a line of shell, write bash -c '…'"
     return ""

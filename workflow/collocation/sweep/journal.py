@@ -55,7 +55,7 @@ def open_or_make(folder: Path, commands: list[list[str]], working: Path) -> None
         if not (folder / SWEEP).exists():
             _make(folder, commands, working)
         elif read_json(folder / SWEEP) != _content(commands, working):
-            raise ValueError(f"{folder} holds a sweep of other commands, or of another folder")
+            raise ValueError(f"{folder} holds a sweep of other commands, or from another folder")
 
 
 def _make(folder: Path, commands: list[list[str]], working: Path) -> None:
@@ -158,25 +158,25 @@ class Sweep:
                 raise
         return self._glances[number][1]
 
-    def claim_next(self, free: int, slots: int) -> RunClaim | None:
-        """RunClaim the first run that nobody has and that is to be started; those that failed come
+    def claim_next(self, free: int, slots: int, gpu: str) -> RunClaim | None:
+        """Claim the first run that nobody has and that is to be started; those that failed come
         last, or some that always fail at once might keep all others from their turn.
 
-        free: how many of the `slots` of a supervisor are. None if there is no such run, or if the
-        first one waits for more free slots: those after it wait, too, or its turn might never come.
-        Raises OSError.
+        free: how many of the `slots` of a supervisor are. gpu: its UUID or "cpu". None if there is
+        no such run, or if the first one failed on this GPU and waits for more free slots: those
+        after it wait, too, or its turn might never come. Other GPUs go on. Raises OSError.
         """
         for number in sorted(range(len(self.commands)), key=self._failures):
-            if number in self._over:
-                continue
-            claim = self._claim(number)
+            claim = None if number in self._over else self._claim(number)
             if claim is None:
                 continue
             if claim.run.state(self.session) is State.waiting:
                 if min(claim.run.wanted, slots) <= free:
                     return claim
-                claim.release()
-                return None
+                newest = claim.run.attempts[-1]
+                if (newest.host, newest.gpu) == (platform.node(), gpu):
+                    claim.release()
+                    return None
             claim.release()
         return None
 

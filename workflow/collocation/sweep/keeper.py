@@ -2,21 +2,23 @@
 
 It lives until standard input ends, which is when its supervisor asks for the run's end or dies, or
 until the command has ended. Its argument is JSON: command, environment (variables to set, null for
-those to unset), cores. Standard error is the log of the command's output. It prints a line of JSON
-when the command runs ({"pid": n}), and one when all of it has ended: {"code": n or null, "signal":
-n or null, "by_itself": whether nobody asked for it, "left": PIDs that outlived the command}, or
-{"error": why it did not start}.
+those to unset), cores, pipe (folder of the MPS daemon, null without one). Standard error is the log
+of the command's output. It prints a line of JSON when the command runs ({"pid": n}), and one when
+all of it has ended: {"code": n or null, "signal": n or null, "by_itself": whether nobody asked for
+it, "left": PIDs that outlived the command}, or {"error": why it did not start}.
 Descriptors that it inherits (locks) stay with it: they are free once nothing is left.
 """
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -46,7 +48,7 @@ def main() -> None:
     try:
         child = _start(task)
     except OSError as error:
-        _say(error=f"{task['command'][0]} does not run: {error.strerror}")
+        _say(error=f"{task['command'][0]} did not start: {error.strerror}")
         return
     _say(pid=child.pid)
     ended = os.pidfd_open(child.pid)
@@ -56,10 +58,9 @@ def main() -> None:
         wait_for_end(LEAVE_S)
         left = [process.pid for process in _descendants(frozenset())]
     else:  # alone, for it may save a checkpoint, and would fail without its helpers
-        child.terminate()
-        child.send_signal(signal.SIGCONT)
+        _signal([psutil.Process(child.pid)], signal.SIGTERM, task["pipe"])
         select.select([ended], [], [], GRACE_S)
-    end_descendants()
+    end_descendants(pipe=task["pipe"])
     code, number = child.wait(), None
     if code < 0:
         code, number = None, -code
@@ -91,19 +92,38 @@ def _start(task: dict) -> subprocess.Popen:
     )
 
 
-def end_descendants(spared: frozenset[int] = frozenset()) -> None:
+def end_descendants(spared: frozenset[int] = frozenset(), pipe: str | None = None) -> None:
     """End all processes that descend from this one: by SIGTERM, then by SIGKILL.
 
-    spared: PIDs of children that go on, with theirs.
+    spared: PIDs of children that go on, with theirs. pipe: folder of their MPS daemon.
     """
     steps = [(signal.SIGTERM, GRACE_S), *[(signal.SIGKILL, KILL_S)] * KILLS]
     for number, seconds in steps:  # a killed process may just have started another
-        for process in _descendants(spared):
-            with suppress(psutil.Error):  # such as a program with another user's rights
-                process.send_signal(number)
-                process.send_signal(signal.SIGCONT)
+        _signal(_descendants(spared), number, pipe)
         if wait_for_end(seconds, spared):
             return
+
+
+def _signal(processes: list[psutil.Process], number: int, pipe: str | None) -> None:
+    """Send a signal; before, the MPS daemon drops those that it ends at once. Others may save."""
+    ending = {process.pid for process in processes if _is_ended_by(number, process.pid)}
+    if pipe and ending:
+        from workflow.collocation.sharing import mps_daemon  # it takes long to import
+
+        mps_daemon.Daemon("", Path(pipe), Path(pipe)).release(ending)
+    for process in processes:
+        with suppress(psutil.Error):  # such as a program with another user's rights
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)
+
+
+def _is_ended_by(number: int, pid: int) -> bool:
+    """Whether a process neither handles this signal nor ignores nor blocks it."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)$", status, re.M)
+        return not any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    return False
 
 
 def wait_for_end(seconds: float, spared: frozenset[int] = frozenset()) -> bool:

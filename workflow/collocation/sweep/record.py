@@ -113,7 +113,7 @@ class End:
     or how its keeper was lost. stopped: whether it was ended on purpose. fault: whether the MPS
     server failed before; first: whether no other run had failed since then. lines: the newest of
     its output. left: how many of its processes outlived the command; left_on_gpu: of those seen on
-    the GPU.
+    the GPU. limit_s: seconds after which it was ended, as it took too long; None if it was not.
     """
 
     code: int | None = None
@@ -125,6 +125,7 @@ class End:
     lines: tuple[str, ...] = ()
     left: int = 0
     left_on_gpu: int = 0
+    limit_s: float | None = None
 
 
 def conclude(run: Run, end: End, any_size: bool) -> None:
@@ -153,6 +154,8 @@ def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None
     words = f"{cause}: {printable(telling[-1])[:300]}" if telling else cause
     left = f"processes that it left were ended: {end.left}" if end.left else ""
     is_terminated = end.signal == signal.SIGTERM and Outcome.stopped not in earlier
+    if end.limit_s:
+        return Outcome.failed, f"it was ended, as it took longer than {end.limit_s:g} s", None
     if end.stopped or is_terminated:  # one that heeds SIGTERM may end with 0, and is not done
         return Outcome.stopped, f"it was stopped ({cause})", attempt.wanted
     if end.code == 0 and end.left_on_gpu:
@@ -169,7 +172,8 @@ def _judge(run: Run, end: End, any_size: bool) -> tuple[Outcome, str, int | None
         return Outcome.out_of_memory, printable(memory)[:300], slots
     if memory:
         words = f"out of memory: {printable(memory)[:300]}"
-    return Outcome.failed, f"alone, the MPS server failed: {words}" if end.fault else words, None
+    fault = "the MPS server failed under it alone: " if end.fault else ""
+    return Outcome.failed, fault + words, None
 
 
 def lose(run: Run) -> bool:
@@ -177,6 +181,6 @@ def lose(run: Run) -> bool:
     if not run.attempts or run.attempts[-1].outcome is not None:
         return False
     attempt = run.attempts[-1]
-    attempt.outcome, attempt.reason = Outcome.lost, "its supervisor was killed"
+    attempt.outcome, attempt.reason = Outcome.lost, "collocate was killed while it ran"
     attempt.retry_slots = attempt.wanted
     return True

@@ -22,6 +22,7 @@ class Running:
 
     log_begin: size of its log when it began. report: what the keeper said. is_seen: whether its
     memory and the proof of its method are known. on_gpu: PIDs of its processes seen on the GPU.
+    is_late: whether it is being ended as it takes too long.
     """
 
     claim: RunClaim
@@ -31,6 +32,7 @@ class Running:
     output: bytes = b""
     report: dict = field(default_factory=dict)
     is_seen: bool = False
+    is_late: bool = False
     on_gpu: set[int] = field(default_factory=set)
 
     @property

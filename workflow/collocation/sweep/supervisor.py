@@ -1,5 +1,6 @@
 """The supervisor of one GPU: starts runs in its slots, watches them, and records their ends."""
 
+import math
 import os
 import platform
 import select
@@ -37,12 +38,14 @@ MPS = "mps"
 class Sharing:
     """How runs share a GPU.
 
-    method: "mps" or "separate". slots: how many at once, None for as many as have room.
+    method: "mps" or "separate". slots: how many at once, None for as many as have room. limit_s:
+    seconds after which a run is ended, and has failed.
     """
 
     method: str
     slots: int | None
     gain: Gain
+    limit_s: float = math.inf
 
 
 class AskedToEnd(Exception):
@@ -58,6 +61,7 @@ class Supervisor:
         self.mps: MpsWatch | None = None
         self.stopping = False
         self.cuda_name = device.cuda_name() if device else ""
+        self.key = device.uuid if device else "cpu"  # of the device's lock, and in records
         self.sampled_s, self.started_s = 0.0, float("-inf")
         self.ended: list[RunClaim] = []  # of runs that ended, until their records are saved
         self.doubtful: list[RunClaim] = []  # that failed quickly, until others do well
@@ -80,10 +84,10 @@ class Supervisor:
             if self.stopping:
                 raise AskedToEnd
 
-        key = self.device.uuid if self.device else "cpu"
-        with device_lock(key, holder, wait) as self.lock, self._shared():
+        with device_lock(self.key, holder, wait) as self.lock, self._shared():
             say("")
             said = ""
+            self._sample()  # memory in use before the first run
             try:
                 while not self.stopping:
                     self.problem = ""
@@ -136,7 +140,7 @@ class Supervisor:
             if self.admission and not self.admission.admits(now_s, count, total_mb):
                 return False
             try:
-                claim = self.sweep.claim_next(len(free), len(self.cores))
+                claim = self.sweep.claim_next(len(free), len(self.cores), self.key)
                 if claim is None:
                     return False
                 self._start(claim, free[: claim.run.wanted])
@@ -173,8 +177,7 @@ class Supervisor:
 
     def _start(self, claim: RunClaim, slots: list[int]) -> None:
         cores = sorted({core for slot in slots for core in self.cores[slot]})
-        gpu = self.device.uuid if self.device else "cpu"
-        place = {"session": self.sweep.session, "host": platform.node(), "gpu": gpu}
+        place = {"session": self.sweep.session, "host": platform.node(), "gpu": self.key}
         place |= {"method": self.sharing.method, "slots": slots, "cores": cores}
         attempt = RunAttempt(**place, wanted=claim.run.wanted, start=timestamp())
         claim.run.attempts.append(attempt)
@@ -186,6 +189,7 @@ class Supervisor:
             raise
         self.started_s = time.monotonic()
         task = {"command": claim.run.command, "cores": cores, "environment": variables}
+        task["pipe"] = self._pipe()
         locks = (self.lock, claim.descriptor)
         try:
             self.running.append(start_run(claim, task, self.sweep.working, locks))
@@ -197,6 +201,10 @@ class Supervisor:
                 running.attempt.shared = True
         if self.admission:
             self.admission.started(claim.run.run, time.monotonic())
+
+    def _pipe(self) -> str | None:
+        """The folder of the MPS daemon, if there is one."""
+        return str(self.mps.daemon.pipe) if self.mps else None
 
     def _variables(self, claim: RunClaim, cores: list[int]) -> dict[str, str | None]:
         """What a run's environment has beside the user's; None for a variable that it lacks."""
@@ -225,6 +233,10 @@ class Supervisor:
         for output in readable:
             if by_output[output].read():
                 self._finish(by_output[output])
+        for running in self.running:
+            if time.monotonic() - running.started_s > self.sharing.limit_s:
+                running.is_late = True
+                running.keeper.stdin.close()
 
     def _sample(self) -> None:
         """Read memory, proof of MPS and activity, every SAMPLE_S."""
@@ -241,8 +253,9 @@ class Supervisor:
                 on_gpu = trees[running.keeper.pid] & {*by_pid}
                 running.on_gpu |= on_gpu
                 used = sum(by_pid[pid] or 0 for pid in on_gpu) / MIB
-                if used:
+                if on_gpu:
                     of_runs[running.claim.run.run] = used
+                if used:
                     peak = max(running.attempt.peak_memory_mb or 0, used)
                     running.attempt.peak_memory_mb = round(peak, 1)
             if self.admission:
@@ -269,18 +282,19 @@ class Supervisor:
         report = running.report
         error = report.get("error", "")
         if not error and "code" not in report:
-            error = "its keeper was killed"
+            error = "the process that watched it was killed"
             others = self._others(running)
-            keeper.end_descendants(others)
+            keeper.end_descendants(others, self._pipe())
             keeper.reap(others)
         code, number = report.get("code"), report.get("signal")
         lines, fault, first = running.tail(), False, False
-        if self.mps and code != 0 and not self.stopping:
-            fault, first = self.mps.failed(running.started_s, "\n".join(lines))
         stopped = not report.get("by_itself", True) or self.stopping
+        limit_s = self.sharing.limit_s if stopped and running.is_late else None
+        if self.mps and code != 0 and not stopped:
+            fault, first = self.mps.failed(running.started_s, "\n".join(lines))
         left = report.get("left", [])
         on_gpu = len(running.on_gpu & {*left})
-        end = End(code, number, error, stopped, fault, first, lines, len(left), on_gpu)
+        end = End(code, number, error, stopped, fault, first, lines, len(left), on_gpu, limit_s)
         running.close()
         self.running.remove(running)
         self._conclude(running.claim, end, running.started_s)
@@ -291,7 +305,7 @@ class Supervisor:
         conclude(claim.run, end, self.admission is not None)
         outcome = claim.run.attempts[-1].outcome
         is_quick = time.monotonic() - started_s < QUICK_S
-        if outcome == Outcome.failed and is_quick:
+        if outcome == Outcome.failed and is_quick and not end.limit_s:
             self.doubtful.append(claim)
             return
         self.ended.append(claim)
