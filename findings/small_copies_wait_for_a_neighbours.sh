@@ -7,7 +7,8 @@
 #   pieces of 4 MB, the length of one, 0.06 to 0.3 ms. (Of the copy; the number was not asked.)
 # Seen: about 1.0 ms in the median, separate and under MPS, in one piece or in pieces; 0.03 ms and
 #   0.015 ms (the number) alone. So a step that reads its loss takes 1 ms longer beside a job that
-#   moves much to the host, and MPS does not help. The other direction is hardly slower.
+#   moves much to the host, and MPS does not help. What helps: a neighbour that waits for each of
+#   its pieces (0.09 and 0.05 ms, not claimed). The other direction is hardly slower.
 # Versions: driver 580.159.04, CUDA 13.0, torch 2.11, one H200
 # Met by: short steps with loss.item() beside offloading or checkpoints, and with inputs copied
 #   beside a job that streams its own
