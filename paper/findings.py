@@ -93,3 +93,27 @@ def sm_limits() -> Iterator[dict]:
         right = limits[(limits["count"] == limits["count"].max()) & (limits["sum"] == 0)].index
         about = products.iloc[0][["gpu", "driver"]].to_dict()
         yield about | {"file": path.name, "right": [f"{percent:g}" for percent in right[::-1]]}
+
+
+def limited_training() -> pd.DataFrame:
+    """Training in bf16 under limits of SMs, by limit (%), all recorded cards and models together.
+
+    Columns: runs, steps (of the shortest run), steps_until_nan (the most steps that a run made
+    until its loss was NaN; NaN where no loss was).
+    """
+    losses = pd.read_csv(RESULTS / "limited_training.csv")
+    runs = losses.groupby(["percent", "gpu", "width"])["loss"]
+    by_run = pd.DataFrame({"steps": runs.size(), "until_nan": runs.apply(_steps_until_nan)})
+    by_limit = by_run.groupby("percent")
+    return pd.DataFrame(
+        {
+            "runs": by_limit.size(),
+            "steps": by_limit["steps"].min(),
+            "steps_until_nan": by_limit["until_nan"].max(),
+        }
+    )
+
+
+def _steps_until_nan(losses: pd.Series) -> float:
+    is_nan = losses.isna().to_numpy()
+    return float(is_nan.argmax() + 1) if is_nan.any() else float("nan")

@@ -83,6 +83,23 @@ def test_tables_say_of_which_products_how_many_sizes_were_wrong():
     ]
 
 
+def test_the_record_of_training_says_when_losses_became_nan(tmp_path, monkeypatch):
+    monkeypatch.setattr(findings, "RESULTS", tmp_path)
+    losses = [(50, 256, [3, 2, 1]), (60, 256, [3, "nan", "nan"]), (60, 512, ["nan"] * 4)]
+    lines = [
+        f"{percent},H100,{width},{step},{loss}"
+        for percent, width, each in losses
+        for step, loss in enumerate(each)
+    ]
+    (tmp_path / "limited_training.csv").write_text(
+        "percent,gpu,width,step,loss\n" + "\n".join(lines)
+    )
+    trained = findings.limited_training()
+    assert trained.loc[60].to_list() == [2, 3, 2]
+    assert trained.loc[50, ["runs", "steps"]].to_list() == [1, 3]
+    assert trained["steps_until_nan"].isna().to_list() == [True, False]
+
+
 def test_recorded_tables_say_which_limits_were_right(tmp_path, monkeypatch):
     """Without 100 %, and without one whose client ended before its last product."""
     monkeypatch.setattr(findings, "RESULTS", tmp_path)
