@@ -1,5 +1,6 @@
 """For README and docs/results.md: how hosts differ, what a crowd gains, what benches found."""
 
+import json
 from collections.abc import Callable, Iterator
 
 import pandas as pd
@@ -117,3 +118,17 @@ def limited_training() -> pd.DataFrame:
 def _steps_until_nan(losses: pd.Series) -> float:
     is_nan = losses.isna().to_numpy()
     return float(is_nan.argmax() + 1) if is_nan.any() else float("nan")
+
+
+def answers() -> dict:
+    """How what `collocate advise` stated compares with fresh starts, as `bench.answers` recorded it.
+
+    jobs: how many scripts. rates, gains: the lowest and highest of stated over true.
+    """
+    held = json.loads((RESULTS / "answers_h200.json").read_text("utf-8"))
+    sets = [answer["set"] for answer in held.values() if "set" in answer]
+    ranges = {}
+    for name, quantity in (("rates", "rate"), ("gains", "stp")):
+        ratios = [each[quantity]["ratio"] for each in sets]
+        ranges[name] = min(ratios), max(ratios)
+    return {"jobs": len(sets), **ranges}
