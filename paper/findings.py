@@ -121,7 +121,7 @@ def _steps_until_nan(losses: pd.Series) -> float:
 
 
 def answers() -> dict:
-    """How what `collocate advise` stated compares with fresh starts, as `bench.answers` recorded it.
+    """How what `collocate advise` stated compares with fresh starts, by `bench.answers`.
 
     jobs: how many scripts. rates, gains: the lowest and highest of stated over true.
     """
