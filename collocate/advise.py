@@ -49,7 +49,12 @@ def advise(
     max_jobs: Annotated[int, typer.Option(min=2, max=48, metavar="N", help="most at once")] = 8,
     max_slowdown: Annotated[
         float,
-        typer.Option(min=1, metavar="X", show_default="any", help="times, of the slowest job"),
+        typer.Option(
+            min=1,
+            metavar="X",
+            show_default="any",
+            help="times as long as alone, of the slowest job",
+        ),
     ] = math.inf,
     max_memory: Annotated[
         float, typer.Option(min=0, metavar="GB", show_default="the GPU's", help="of all jobs")

@@ -52,7 +52,11 @@ Results = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="a key of config/config.yaml; may be repeated"),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="such as gpu=1: a key of config/config.yaml; may be repeated",
+    ),
 ]
 Budget = Annotated[str, typer.Option(metavar="TIME", help="only what fits into 90s, 25m or 2h")]
 Gpus = Annotated[
