@@ -598,7 +598,7 @@ def test_a_run_that_is_not_yet_on_the_gpu_has_no_share_of_what_the_others_do():
     assert made.admits(30.0, 1, 80_000)
     made.started(1, 30.0)
     made.see(32.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
-    assert made.admits(60.0, 2, 80_000) and made.fresh == {1}
+    assert made.admits(60.0, 2, 80_000) and made.unsettled == {1}
     made.see(62.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
     made.readings.clear()
     made.see(64.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
@@ -614,7 +614,7 @@ def test_each_run_has_its_share_of_the_activity():
     made.see(32.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
     assert made.admits(60.0, 2, 80_000)
     assert np.allclose(asked[-1], [(0.4, 0.2), (0.2, 0.3)])
-    made.ended(0)
+    made.ended(0, is_well=True)
     assert not made.admits(60.0, 1, 80_000)  # until there are new readings
     made.see(62.0, 10_000, {1: 9_500.0}, (0.3, 0.3))
     made.admits(62.0, 1, 80_000)
@@ -636,8 +636,29 @@ def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_se
         made.see(now_s + 2, 4_000, dict.fromkeys(running if is_seen else [], 1_000.0), (0.3, 0.1))
         now_s += 12
         for run in running:
-            made.ended(run)
-    assert together == ([1, 2, 5, 5] if is_seen else [1, 1, 1, 1])
+            made.ended(run, is_well=True)
+        made.see(now_s, 0, {}, (0.0, 0.0))
+    assert together == [1, 2, 5, 5]
+
+
+def test_a_run_that_failed_shows_nothing():
+    made = admission((0.4, 0.2))
+    made.started(0, 0.0)
+    made.see(2.0, 400.0, {0: 400.0}, (0.0, 0.0))
+    made.ended(0, is_well=False)
+    made.started(1, 10.0)
+    made.see(12.0, 400.0, {1: 400.0}, (0.4, 0.2))
+    assert not made.admits(13.0, 1, 80_000)
+
+
+def test_where_no_process_is_listed_a_run_has_its_part_of_the_memory_in_use():
+    made = Admission("mps", lambda *_: 2.0)
+    made.started(0, 0.0)
+    made.see(5.0, 32_000, {}, (0.3, 0.1))
+    made.see(7.0, 32_000, {}, (0.3, 0.1))
+    assert made.admits(60.0, 1, 80_000)
+    made.started(1, 60.0)
+    assert not made.admits(62.0, 2, 80_000)
 
 
 def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():
@@ -645,7 +666,7 @@ def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():
     for _ in range(4):
         made.started(0, 0.0)
         made.see(2.0, 20_000, {0: 20_000.0}, (0.9, 0.3))
-        made.ended(0)
+        made.ended(0, is_well=True)
     made.used_mb = 0.0
     made.started(0, 10.0)
     assert made.admits(11.0, 1, 80_000)

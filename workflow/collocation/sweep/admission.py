@@ -46,35 +46,38 @@ class Admission:
 
     def __init__(self, method: str, gain: Gain):
         self.method, self.gain = method, gain
-        self.fresh: set[int] = set()  # runs that have not settled
-        self.absent: set[int] = set()  # those of them that have not been on the GPU
-        self.shown = 0  # how many runs have shown themselves
-        self.known: list[Activity] = []  # of runs that have
-        self.newest_s = self.grown_s = 0.0  # the first: of a start, or of a first time on the GPU
+        self.running: set[int] = set()
+        self.unsettled: set[int] = set()  # those of them that have not settled
+        self.not_on_gpu: set[int] = set()  # those of these that have not been on the GPU
+        self.shown_runs = 0  # how many have settled, or ended well
+        self.known_activities: list[Activity] = []  # of these
+        # When a run last started or reached the GPU, and when the memory in use last grew.
+        self.changed_s = self.grown_s = 0.0
         self.used_mb = self.highest_mb = self.largest_mb = 0.0
-        self.of_runs: dict[int, float] = {}
+        self.run_mb: dict[int, float] = {}
         self.shares: dict[int, Activity] = {}  # of each run that has settled, by its number
         self.before: Activity = (0.0, 0.0)  # of the card, when the first fresh run started
         self.readings: deque[Activity] = deque(maxlen=READINGS)
         self.has_counters = False
 
     def started(self, run: int, now_s: float) -> None:
-        if self.readings and not self.fresh:
+        if self.readings and not self.unsettled:
             self.before = self._activity()
-        self.fresh.add(run)
-        self.absent.add(run)
-        self.newest_s = self.grown_s = now_s
+        for runs in (self.running, self.unsettled, self.not_on_gpu):
+            runs.add(run)
+        self.changed_s = self.grown_s = now_s
         self.highest_mb = self.used_mb
         self.readings.clear()
 
-    def ended(self, run: int) -> None:
-        if run in self.fresh and self.of_runs.pop(run, None):
-            self.shown += 1
-            if self.fresh == {run} and not self.shares and self.readings:
-                self.known.append(max(self.readings, key=lambda activity: activity[1]))
+    def ended(self, run: int, is_well: bool) -> None:
+        self.run_mb.pop(run, None)
+        if is_well and run in self.unsettled - self.not_on_gpu:
+            self.shown_runs += 1
+            if self.unsettled == {run} and not self.shares and self.readings:
+                self.known_activities.append(max(self.readings, key=lambda activity: activity[1]))
         self.shares.pop(run, None)
-        self.fresh.discard(run)
-        self.absent.discard(run)
+        for runs in (self.running, self.unsettled, self.not_on_gpu):
+            runs.discard(run)
         self.before = tuple(map(sum, zip((0.0, 0.0), *self.shares.values(), strict=True)))
         self.readings.clear()
 
@@ -82,7 +85,7 @@ class Admission:
         self, now_s: float, used_mb: float, of_runs: Mapping[int, float], activity: Activity | None
     ) -> None:
         """Take in readings: memory in use on the card and by each run on it, and its activity."""
-        self.used_mb, self.of_runs = used_mb, {**of_runs}
+        self.used_mb, self.run_mb = used_mb, {**of_runs}
         if used_mb > self.highest_mb * (1 + GROWTH):
             self.highest_mb, self.grown_s = used_mb, now_s
         self.largest_mb = max([self.largest_mb, *of_runs.values()])
@@ -90,51 +93,53 @@ class Admission:
             self.has_counters = True
             self.readings.append(activity)
         is_busy = activity[1] > 0 if activity else not self.has_counters
-        arrived = self.absent & of_runs.keys()
-        if not of_runs and is_busy and self.grown_s > self.newest_s:  # NVML may list no process
-            arrived = {*self.absent}
+        arrived = self.not_on_gpu & of_runs.keys()
+        if not of_runs and is_busy and self.grown_s > self.changed_s:  # NVML may list no process
+            arrived = {*self.not_on_gpu}
         if arrived:
-            self.absent -= arrived
-            self.newest_s = now_s
+            self.not_on_gpu -= arrived
+            self.changed_s = now_s
+        if not of_runs and (on_gpu := self.running - self.not_on_gpu):
+            self.largest_mb = max(self.largest_mb, used_mb / len(on_gpu))
 
     def admits(self, now_s: float, running: int, total_mb: float | None) -> bool:
         """Whether one more run may start beside those that run. total_mb: of the card."""
         if not running:
             return True
-        if now_s - self.newest_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
+        if now_s - self.changed_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
             self._settle()
         # The first runs show what runs are like; each that has lets two more be on their way.
-        if len(self.fresh) >= max(1, 2 * self.shown):
+        if len(self.unsettled) >= max(1, 2 * self.shown_runs):
             return False
         needed_mb = self.largest_mb or self.used_mb / running
-        growing_mb = sum(max(0.0, needed_mb - self.of_runs.get(run, 0.0)) for run in self.fresh)
+        growing_mb = sum(max(0.0, needed_mb - self.run_mb.get(run, 0.0)) for run in self.unsettled)
         in_use_mb = self.used_mb + growing_mb
         if not total_mb or not needed_mb or in_use_mb + needed_mb > MEMORY_ROOM * total_mb:
             return False
         if not self.has_counters:
             return True
-        if not (self.known if self.fresh else self.readings):
+        if not (self.known_activities if self.unsettled else self.readings):
             return False
         shares = [*self.shares.values()]
         smact = self._activity()[1] if self.readings else 0.0
-        if self.fresh:
-            shares += [tuple(map(fmean, zip(*self.known, strict=True)))] * len(self.fresh)
+        if self.unsettled:
+            shares += [tuple(map(fmean, zip(*self.known_activities, strict=True)))] * len(self.unsettled)
             smact = max(smact, sum(share[1] for share in shares))
         return smact < MOST_SMACT and self.gain(self.method, shares) >= LEAST_GAIN
 
     def _settle(self) -> None:
         """Give fresh runs on the GPU their shares of the activity, where that is known by now."""
-        settled = self.fresh - self.absent
+        settled = self.unsettled - self.not_on_gpu
         if not settled or (self.has_counters and not self.readings):
             return
         if self.readings:
             pairs = zip(self._activity(), self.before, strict=True)
             share = tuple(max(0.0, now - before) / len(settled) for now, before in pairs)
             self.shares |= dict.fromkeys(settled, share)
-            self.known += [share] * len(settled)
+            self.known_activities += [share] * len(settled)
             self.before = self._activity()
-        self.shown += len(settled)
-        self.fresh -= settled
+        self.shown_runs += len(settled)
+        self.unsettled -= settled
 
     def _activity(self) -> Activity:
         return tuple(map(fmean, zip(*self.readings, strict=True)))

@@ -108,9 +108,10 @@ def _signal(processes: list[psutil.Process], number: int, pipe: str | None) -> N
     """Send a signal; before, the MPS daemon drops those that it ends at once. Others may save."""
     ending = {process.pid for process in processes if _is_ended_by(number, process.pid)}
     if pipe and ending:
-        from workflow.collocation.sharing import mps_daemon  # it takes long to import
+        with suppress(Exception):  # whatever it is, the signal is sent
+            from workflow.collocation.sharing import mps_daemon  # it takes long to import
 
-        mps_daemon.Daemon("", Path(pipe), Path(pipe)).release(ending)
+            mps_daemon.Daemon("", Path(pipe), Path(pipe)).release(ending)
     for process in processes:
         with suppress(psutil.Error):  # such as a program with another user's rights
             process.send_signal(number)

@@ -299,7 +299,8 @@ class Supervisor:
         self.running.remove(running)
         self._conclude(running.claim, end, running.started_s)
         if self.admission:
-            self.admission.ended(running.claim.run.run)
+            run = running.claim.run
+            self.admission.ended(run.run, run.attempts[-1].outcome == Outcome.ended)
 
     def _conclude(self, claim: RunClaim, end: End, started_s: float) -> None:
         conclude(claim.run, end, self.admission is not None)
