@@ -21,13 +21,13 @@ from models.decoder import Decoder
 from models.device import (
     FORMATS,
     REPEATS,
-    SIZES,
     TOLERANCE,
     device_facts,
     relative_error,
 )
 from workflow.collocation.process_lifetime import end_with_starter
 
+SIZES = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144)  # of square matrices
 FLOAT64_TOLERANCE = 1e-9
 DTYPES = FORMATS | {"fp32": torch.float32, "float64": torch.float64}
 WIDTHS = (256, 512, 1024)  # of the models that are trained

@@ -13,12 +13,17 @@ import uuid
 import torch
 
 LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of the SMs, for this client of MPS
-# Products under such a limit: square matrices of so many rows, each multiplied so many times, for
-# what is wrong now and then would look right in one.
-SIZES = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144)
+# Rows, inner length and columns of products under such a limit; the last four are those of linear
+# layers' backward passes, of which some are wrong where no square one is. Each is made so many
+# times, for what is wrong now and then would look right in one.
+SHAPES = (
+    *((size, size, size) for size in (256, 512, 1024, 2048, 3072, 4096)),
+    *((4096, width, width) for width in (512, 1024)),
+    *((width, 4096, width) for width in (512, 1024)),
+)
 REPEATS = 3
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
-TOLERANCE = 0.02  # of the largest value; rounding stays below 0.01, wrong products reach 0.9
+TOLERANCE = 0.02  # of the largest value; rounding stays below 0.01, wrong products reach 0.7
 
 
 class _ExecAffinity(ctypes.Structure):
@@ -59,27 +64,35 @@ def device_facts(device: torch.device, formats: tuple[str, ...] = ("bf16", "fp16
 def check_products(device: torch.device, formats: tuple[str, ...]) -> dict | None:
     """By number format: how many sizes of matrices were multiplied, and which came out wrong.
 
-    Under some limits of SMs cuBLAS's products are wrong, and nothing says so. None where memory
-    does not suffice.
+    Under some limits of SMs cuBLAS's products are wrong, and nothing says so. None where they
+    cannot be made: memory does not suffice, or the process is capturing a CUDA graph.
     """
-    try:
-        return {name: {"sizes": len(SIZES), "wrong": wrong_sizes(device, name)} for name in formats}
-    except torch.cuda.OutOfMemoryError:
+    if torch.cuda.is_current_stream_capturing():
         return None
-    finally:  # What is measured of this process's memory is its job's alone.
+    try:
+        made = {
+            name: {"sizes": len(SHAPES), "wrong": wrong_shapes(device, name)} for name in formats
+        }
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    except RuntimeError:  # out of memory among them
+        return None
+    return made
 
 
-def wrong_sizes(device: torch.device, name: str) -> list[int]:
-    """Those of SIZES whose products in this number format are not those in float64."""
-    generator, wrong = torch.Generator(device).manual_seed(0), []
-    for size in SIZES:
-        matrices = torch.randn(2, size, size, generator=generator, device=device).to(FORMATS[name])
-        reference = torch.matmul(*matrices.double())
+def wrong_shapes(device: torch.device, name: str) -> list[tuple[int, int, int]]:
+    """Those of SHAPES whose products in this number format are not those in float64."""
+    options = {"generator": torch.Generator(device).manual_seed(0), "device": device}
+    wrong = []
+    for rows, inner, columns in SHAPES:
+        first = torch.randn(inner, rows, **options).T  # as a weight's gradient has it
+        if inner <= rows:
+            first = first.contiguous()
+        matrices = [first, torch.randn(inner, columns, **options)]
+        matrices = [matrix.to(FORMATS[name]) for matrix in matrices]
+        reference = torch.matmul(*(matrix.double() for matrix in matrices))
         errors = [relative_error(torch.matmul(*matrices), reference) for _ in range(REPEATS)]
         if not all(error <= TOLERANCE for error in errors):  # NaN is wrong, too
-            wrong.append(size)
+            wrong.append((rows, inner, columns))
     return wrong
 
 

@@ -23,6 +23,12 @@ def model_facts(model: torch.nn.Module) -> dict:
     }
 
 
+def forget_memory_peaks(device: torch.device) -> None:
+    """Have `memory_peaks` count from now on, without what a check of the device has taken."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
 def memory_peaks(measurable: bool) -> dict:
     """Fields of the `stopped` event about torch's device memory; None unless `measurable`."""
     return {

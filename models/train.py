@@ -22,7 +22,13 @@ from models.inputs import open_input
 from models.jobs import KINDS, class_of_kind
 from models.jobs.base import Job
 from models.member import BuildTimes, run_member, save_requests, save_steps
-from models.process import memory_peaks, model_facts, set_up, synchronise
+from models.process import (
+    forget_memory_peaks,
+    memory_peaks,
+    model_facts,
+    set_up,
+    synchronise,
+)
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 
@@ -109,6 +115,7 @@ class TrainingMember:
                 self.stream = torch.cuda.Stream()
                 torch.cuda.set_stream(self.stream)
         facts = device_facts(self.device, (spec.implementation.precision,))
+        forget_memory_peaks(self.device)
         times.lap("device")
         dataset = open_dataset(training.dataset, training.dataset_folder)
         job_class = class_of_kind(spec.kind)

@@ -123,12 +123,15 @@ def _steps_until_nan(losses: pd.Series) -> float:
 def answers() -> dict:
     """How what `collocate advise` stated compares with fresh starts, by `bench.answers`.
 
-    jobs: how many scripts. rates, gains: the lowest and highest of stated over true.
+    jobs: how many scripts; undecided: for how many of them advice was. rates, gains: the lowest and
+    highest of stated over true. held: how many gains lie in their stated intervals.
     """
-    held = json.loads((RESULTS / "answers_h200.json").read_text("utf-8"))
-    sets = [answer["set"] for answer in held.values() if "set" in answer]
+    recorded = json.loads((RESULTS / "answers_h200.json").read_text("utf-8"))
+    sets = [answer["set"] for answer in recorded.values() if "set" in answer]
     ranges = {}
     for name, quantity in (("rates", "rate"), ("gains", "stp")):
         ratios = [each[quantity]["ratio"] for each in sets]
         ranges[name] = min(ratios), max(ratios)
-    return {"jobs": len(sets), **ranges}
+    undecided = sum(not each["advised"] for each in sets)
+    held = sum(each["stp"]["holds"] for each in sets)
+    return {"jobs": len(sets), "undecided": undecided, "held": held, **ranges}

@@ -46,7 +46,7 @@ class _Timed:
         start_ns = min(window.start_ns for window in record.windows)
         end_ns = max(window.end_ns for window in record.windows)
         locked = began + (record.timing.get("lock_wait_s") or 0)
-        return cls(check, start_ns, end_ns, locked, began - start_ns / 1e9)
+        return cls(check, start_ns, end_ns, locked, locked - start_ns / 1e9)
 
 
 def check_study(study: Path, checks: Iterable[AttemptCheck], names: Iterable[str]) -> list[str]:
@@ -116,12 +116,19 @@ def _order_problems(attempts_of_gpu: list[_Timed]) -> Iterator[str]:
             boots.append([])
         boots[-1].append(timed)
     for since_boot in boots:
-        if len(since_boot) == 1 < len(boots):
+        others = [boot for boot in boots if boot is not since_boot]
+        if len(since_boot) == 1 and any(_overlap(since_boot, boot) for boot in others):
             attempt = since_boot[0].check.attempt
             yield f"cell {attempt} has another clock than the machine that it names"
         in_order = sorted(since_boot, key=lambda timed: (timed.start_ns, timed.end_ns))
         for earlier, later in pairwise(in_order):
             yield from _pair_problems(earlier, later)
+
+
+def _overlap(first: list[_Timed], second: list[_Timed]) -> bool:
+    """Whether their times from boot to the last window do: then they are of two machines."""
+    ends = [max(timed.boot + timed.end_ns / 1e9 for timed in boot) for boot in (first, second)]
+    return first[0].boot < ends[1] and second[0].boot < ends[0]
 
 
 def _pair_problems(earlier: _Timed, later: _Timed) -> Iterator[str]:

@@ -19,7 +19,13 @@ from models.device import device_facts
 from models.jobs.base import compiler
 from models.jobs.continuous import TransformersEngine
 from models.member import BuildTimes, save_requests, save_steps
-from models.process import memory_peaks, model_facts, set_up, synchronise
+from models.process import (
+    forget_memory_peaks,
+    memory_peaks,
+    model_facts,
+    set_up,
+    synchronise,
+)
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 
@@ -146,6 +152,7 @@ class ServingMember:
         times.lap("fork")
         self.device = set_up(spec)
         facts = device_facts(self.device, ("bf16",))  # that of the engines
+        forget_memory_peaks(self.device)
         times.lap("device")
         torch.manual_seed(spec.seed)
         self.max_tokens = 3 * spec.job.output_tokens // 2

@@ -1,5 +1,6 @@
 """Training processes on the CPU: protocol, device, out of memory."""
 
+import csv
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from models.member import is_out_of_memory  # noqa: E402
 from tests.cell.test_processes import assert_gone  # noqa: E402
 from tests.fakes.data import DLRM, TINY, FakeClicks, FakeImages  # noqa: E402
 from tests.fakes.members import member_spec  # noqa: E402
+from tests.studio import REPOSITORY  # noqa: E402
 from workflow.collocation.member.protocol import Channel  # noqa: E402
 from workflow.collocation.member.spec import (  # noqa: E402
     InputSpec,
@@ -360,9 +362,41 @@ def test_a_product_is_wrong_if_it_is_far_from_the_one_in_float64(
         is_hit = len(product) == 128 and product.dtype != torch.float64
         return comes_out(product) if is_hit else product
 
-    monkeypatch.setattr(device, "SIZES", (64, 128))
+    shapes = (64, 64, 64), (128, 32, 64), (128, 256, 64)
+    monkeypatch.setattr(device, "SHAPES", shapes)
     monkeypatch.setattr(torch, "matmul", computed)
-    assert device.wrong_sizes(torch.device("cpu"), name) == [128] * is_wrong
+    wrong = device.wrong_shapes(torch.device("cpu"), name)
+    assert wrong == [*shapes[1:]] * is_wrong
+
+
+@pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, RuntimeError])
+def test_products_that_cannot_be_made_are_not_known(monkeypatch, error):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert device.check_products(torch.device("cpu"), ("bf16",))["bf16"]["wrong"] == []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert device.check_products(torch.device("cpu"), ("bf16",)) is None
+
+    def fail(*matrices):
+        raise error("no room")
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch, "matmul", fail)
+    assert device.check_products(torch.device("cpu"), ("bf16",)) is None
+
+
+@pytest.mark.parametrize("card", ["h100", "h200"])
+def test_each_limit_that_was_seen_wrong_has_a_wrong_product_among_those_that_are_checked(card):
+    squares = {rows for rows, inner, columns in device.SHAPES if rows == inner == columns}
+    layers = {columns for rows, inner, columns in device.SHAPES if rows != inner}
+    checked = {"matmul": squares, "linear backward": layers}
+    with (REPOSITORY / "results" / f"sm_limits_{card}.csv").open() as file:
+        wrong = [row for row in csv.DictReader(file) if row["wrong_repeats"] != "0"]
+    limits = {row["percent"] for row in wrong}
+    caught = {
+        row["percent"] for row in wrong if int(row["size"]) in checked.get(row["operation"], ())
+    }
+    assert limits == caught and "30" in limits
 
 
 def test_numerics_are_those_of_the_implementation(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ CARDS = FAKES.parent / "cards"
 UUID = "GPU-5a11ab1e-0000-4000-8000-00000000cafe"
 CONTEXT_MIB = 500  # what a CUDA context takes of the card
 CONTEXT_UNDER_LIMIT = 538_339_472  # bytes of a pinned-memory limit that are gone; read on an H200
-WRONG_PRODUCTS = {78: [2048, 3072, 4096]}  # sizes, by SMs; so many were wrong on an H200
+WRONG_PRODUCTS = {78: [[n, n, n] for n in (2048, 3072, 4096)]}  # shapes, by SMs
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 DEFAULTS = {"lost": False, "compute_mode": 0, "failures": [], "kill": None, "dcgm": None}

@@ -158,7 +158,6 @@ FORGERIES = {
     "evidence emptied": ("retrain", altered(without_evidence), "does not name member 0"),
     "evidence of another": ("retrain", altered(of_a_stranger), "does not name member"),
     "another card": ("retrain", relabelled(BUSY, BUSY_BESIDE), "at the same time"),
-    "another host": ("retrain", relabelled(CELL, OTHER_HOST), "has another clock"),
     "declared failed": ("retrain", altered(declared_failed), "every member ended well"),
     "less energy": ("retrain", altered(less_energy), "the energy counter gives"),
     "counter lowered": (
@@ -196,6 +195,7 @@ UNSEEN = {
     "SMACT and its readings": altered(more_smact, gpu__smact=scaled(1.3)),
     "member declared failed": altered(a_member_declared_failed),
     "idle card of the same host": relabelled(CELL, Attempt(f"{PAIR}/mps/r1", 1)),
+    "another host at another time": relabelled(CELL, OTHER_HOST),  # it may have been restarted
     "PCIe": share("pcie_rx"),
     "losses": altered(lambda record: record["members"][0]["loss"]["value"].reverse()),
 }

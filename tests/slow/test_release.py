@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -97,16 +98,23 @@ def test_an_altered_rate_is_named_from_the_record_to_the_estimates(copy):
 
 
 def swapped_hosts(copy):
-    """Two cells of two machines; each says that it is of the other's, with its GPU and session."""
+    """Two cells of two machines; each says that it is of the other's, with its GPU and session, and
+    that it began a second before it.
+    """
     paths = [copy / attempt.folder / "run.json" for attempt in (HERE, ELSEWHERE)]
     one, other = (json.loads(path.read_text("utf-8")) for path in paths)
     for key in ("machine", "session"):
         a, b = one["provenance"], other["provenance"]
         assert a[key] != b[key]
         a[key], b[key] = b[key], a[key]
+    a["started_at"], b["started_at"] = a_second_before(b), a_second_before(a)
     one["gpu"], other["gpu"] = other["gpu"], one["gpu"]
     for path, record in zip(paths, (one, other), strict=True):
         path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def a_second_before(provenance: dict) -> str:
+    return (datetime.fromisoformat(provenance["started_at"]) - timedelta(seconds=1.5)).isoformat()
 
 
 def in_one_second(copy):

@@ -123,7 +123,9 @@ class Admission:
         shares = [*self.shares.values()]
         smact = self._activity()[1] if self.readings else 0.0
         if self.unsettled:
-            shares += [tuple(map(fmean, zip(*self.known_activities, strict=True)))] * len(self.unsettled)
+            shares += [tuple(map(fmean, zip(*self.known_activities, strict=True)))] * len(
+                self.unsettled
+            )
             smact = max(smact, sum(share[1] for share in shares))
         return smact < MOST_SMACT and self.gain(self.method, shares) >= LEAST_GAIN
 
