@@ -64,4 +64,4 @@ def test_the_name_of_a_job_is_no_tex_in_a_figure(tmp_path):
     ]  # fmt: skip
     written(tmp_path, found)
     assert collocate(["step", "figures", "--folder", str(tmp_path)]) == 0
-    assert (tmp_path / "figures/memory.svg").exists()
+    assert (tmp_path / "figures/rate_against_n.svg").exists()

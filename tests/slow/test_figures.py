@@ -160,7 +160,7 @@ STUDIES = {
     ),
     "CPU": (
         cpu(a_study(hosts=1, methods=("naive",))),
-        {"gain_against_slowdown", "rate_against_n", "repeatability", "serving"},
+        {"gain_against_slowdown", "mixes", "rate_against_n", "repeatability", "serving"},
     ),
     "nothing": ([], set()),
 }

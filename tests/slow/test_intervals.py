@@ -197,7 +197,7 @@ def test_a_whole_cell_is_left_out():
         ).tolist()
     own = told["cells/set_waits/stp"]
     assert (own["n"], own["value"]) == (len(hits), pytest.approx(np.mean(hits)))
-    assert own["note"] == "18 cells on 2 hosts"
+    assert own["note"] == "18 measurements on 2 hosts"
 
 
 def test_a_workload_of_many_cells_has_a_variance_of_its_own():

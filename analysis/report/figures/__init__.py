@@ -29,7 +29,7 @@ from analysis.report.figures import style
 from analysis.report.pages import FIGURES
 from analysis.report.pages.layout import csv
 
-MIN_ROWS = 4  # of a figure's data: of fewer, a table says as much
+MIN_ROWS = 2  # of a figure's data: one row is a number
 LEFT_OUT = ["replicates", "relative_to", "note"]  # columns of estimates.csv, not of a figure's data
 
 
