@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -278,3 +278,11 @@ def _times(count: Row) -> str:
     if count.low < count.high:
         return f"{count.low:.0f} to {count.high:.0f} times (median {count.value:g})"
     return "once" if count.value == 1 else f"{count.value:.0f} times"
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, of which the first is the head, as a table of Markdown; empty without rows."""
+    if not rows:
+        return ""
+    head, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])

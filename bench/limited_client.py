@@ -105,8 +105,8 @@ def errors_of(operation: Operation, dtype: str, size: int, device: torch.device)
     errors = []
     for _ in range(REPEATS):
         values = tensors_of(operation.compute(*inputs))
-        each = torch.tensor(list(map(relative_error, values, references)))
-        errors.append(each.max().item())  # torch's max keeps NaN, Python's does not
+        of_tensors = torch.tensor(list(map(relative_error, values, references)))
+        errors.append(of_tensors.max().item())  # torch's max keeps NaN, Python's does not
     return errors
 
 

@@ -38,11 +38,11 @@ class Watched:
     def to_json(self) -> dict:
         """With the first estimate after each run that ended, and what was taken from then on."""
         first = {int(done): (since, left) for since, done, left in reversed(self.estimates)}
-        told = {
+        by_runs_done = {
             done: {"told_s": left, "taken_s": round(self.seconds - since, 1)}
             for done, (since, left) in sorted(first.items())
         }
-        return asdict(self) | {"told": told}
+        return asdict(self) | {"told": by_runs_done}
 
 
 def watch(

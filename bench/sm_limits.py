@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis import labels
 from workflow.collocation.gpu import Device, find
 from workflow.collocation.gpu.lock import device_lock, holder_text
 from workflow.collocation.process_lifetime import interruptible
@@ -89,12 +90,6 @@ def table(
     return pd.DataFrame(rows)
 
 
-def markdown(rows: list[list]) -> str:
-    """A table; its first row is the head."""
-    head, *body = [f"| {' | '.join(map(str, row))} |" for row in rows]
-    return "\n".join([head, "|---" * len(rows[0]) + "|", *body]) + "\n"
-
-
 def products_text(products: pd.DataFrame) -> str:
     """How many sizes were wrong, by percentage, operation and number format."""
     first = products.iloc[0]
@@ -104,10 +99,12 @@ def products_text(products: pd.DataFrame) -> str:
     for (percent, sms), of_limit in products.groupby(["percent", "sm_count"], dropna=False):
         groups = of_limit.groupby(["operation", "dtype"])["wrong_repeats"]
         sizes = groups.agg(lambda wrong: f"{(wrong > 0).sum()} of {len(wrong)}")
-        rows.insert(1, [f"{percent:g} %", sms, *(sizes.get(kind, "not made") for kind in kinds)])
+        made = [sizes.get(kind, "not made") for kind in kinds]
+        rows.insert(1, [f"{percent:g} %", str(sms), *made])
     return (
         f"# Products under limits of SMs: {first.gpu}, driver {first.driver}, torch {first.torch}, "
-        f"cuBLAS {first.cublas}\n\nSizes with a wrong product, of those made.\n\n{markdown(rows)}"
+        f"cuBLAS {first.cublas}\n\nSizes with a wrong product, of those made.\n\n"
+        f"{labels.markdown_table(rows)}\n"
     )
 
 
@@ -116,8 +113,8 @@ def training_text(training: pd.DataFrame) -> str:
     rows = [["width", "limit", *(f"step {step}" for step in STEPS_SHOWN)]]
     for (width, percent), of_client in training.groupby(["width", "percent"]):
         losses = of_client.set_index("step")["loss"].reindex(STEPS_SHOWN)
-        rows.append([width, f"{percent:g} %", *losses.map("{:.4f}".format)])
-    return f"\n## Losses of training in bf16\n\n{markdown(rows)}"
+        rows.append([str(width), f"{percent:g} %", *losses.map("{:.4f}".format)])
+    return f"\n## Losses of training in bf16\n\n{labels.markdown_table(rows)}\n"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,13 +22,7 @@ from models.inputs import open_input
 from models.jobs import KINDS, class_of_kind
 from models.jobs.base import Job
 from models.member import BuildTimes, run_member, save_requests, save_steps
-from models.process import (
-    forget_memory_peaks,
-    memory_peaks,
-    model_facts,
-    set_up,
-    synchronise,
-)
+from models.process import forget_memory_peaks, memory_peaks, model_facts, set_up, synchronise
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 

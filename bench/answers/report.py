@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from analysis import labels
+
 COMPARED = ["stated", "true", "ratio", "holds"]  # columns of a comparison
 ANSWERS = ["job", "set", *(f"{name} steps/s" for name in COMPARED)]
 ANSWERS += [f"{name} STP" for name in COMPARED] + [f"{name} alone" for name in COMPARED]
@@ -16,21 +18,23 @@ def markdown(answers: Mapping[str, Mapping]) -> str:
     """The content of answers.json as tables; answers: by the name of the job."""
     cards = {answer["advice"]["card"] for answer in answers.values() if "advice" in answer}
     parts = [f"{', '.join(sorted(cards))}. {LEGEND}"]
-    parts.append(_table(ANSWERS, [_answer_row(*each) for each in answers.items()]))
+    parts.append(
+        labels.markdown_table([ANSWERS, *(_answer_row(*each) for each in answers.items())])
+    )
     predictions = [
         [name, _set_name(score), *_cells(score), "a set" if score["rescaled"] else "one alone"]
         for name, answer in answers.items()
         for score in answer.get("predictions", [])
     ]
     if predictions:
-        parts.append(_table(PREDICTIONS, predictions))
+        parts.append(labels.markdown_table([PREDICTIONS, *predictions]))
     pairs = [
         [pair, score["method"], name, *_cells(score)]
         for pair, answer in answers.items()
         for name, score in zip(pair.split("+"), answer.get("pair", []), strict=False)
     ]
     if pairs:
-        parts.append(_table(PAIRS, pairs))
+        parts.append(labels.markdown_table([PAIRS, *pairs]))
     sets = [answer["set"] for answer in answers.values() if "set" in answer]
     compared = {
         "steps/s of sets": [each["rate"] for each in sets],
@@ -85,8 +89,3 @@ def _summary(comparisons: Sequence[Mapping]) -> str:
     known = [each["holds"] for each in comparisons if each["holds"] is not None]
     spread = f"median {median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}"
     return f"{sum(known)} of {len(known)} intervals hold the truth; ratio {spread}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -19,13 +19,7 @@ from models.device import device_facts
 from models.jobs.base import compiler
 from models.jobs.continuous import TransformersEngine
 from models.member import BuildTimes, save_requests, save_steps
-from models.process import (
-    forget_memory_peaks,
-    memory_peaks,
-    model_facts,
-    set_up,
-    synchronise,
-)
+from models.process import forget_memory_peaks, memory_peaks, model_facts, set_up, synchronise
 from workflow.collocation.member.protocol import Channel
 from workflow.collocation.member.spec import MemberSpec
 

@@ -160,12 +160,12 @@ WRONG = [  # of which products which sizes are wrong; how the cell fails
 def test_a_limit_under_which_products_are_wrong_is_refused_by_name(products, what):
     with pytest.raises(WrongProducts):
         limits(report=sees(78, **products), sm_percent=60)
-    said = f"MPS: at 60 % (78 SMs) {what} are wrong on driver {GPU.driver}: not measured"
-    assert refused(sees(78, **products), sm_percent=60) == said
+    reason = f"MPS: at 60 % (78 SMs) {what} are wrong on driver {GPU.driver}: not measured"
+    assert refused(sees(78, **products), sm_percent=60) == reason
     right = dict.fromkeys(products, [])
-    found = limits(report=sees(66, **right), sm_percent=50)
-    assert found["verified"] is True
-    assert found["limits"][0]["products"] == sees(66, **right).products
+    evidence = limits(report=sees(66, **right), sm_percent=50)
+    assert evidence["verified"] is True
+    assert evidence["limits"][0]["products"] == sees(66, **right).products
     unknown = limits(report=replace(sees(66), products=None), sm_percent=50)
     assert unknown["verified"] is None and "float64" in unknown["limits"][0]["unproven"]
     assert limits(report=replace(sees(132), products=None))["verified"] is True  # without a limit

@@ -560,9 +560,9 @@ ADMISSIONS = [
 @pytest.mark.parametrize(("activity", "used", "of_runs", "grown_s", "gain", "admitted"), ADMISSIONS)
 def test_one_more_is_admitted_if_there_is_room(activity, used, of_runs, grown_s, gain, admitted):
     made = admission(activity, used, of_runs, lambda *_: gain, grown_s=grown_s)
-    assert not made.admits(SETTLE_S - 1, running=1, total_mb=80_000)
-    assert made.admits(SETTLE_S + 10, running=1, total_mb=80_000) is admitted
-    assert made.admits(0.0, running=0, total_mb=None)
+    assert not made.admits(SETTLE_S - 1, total_mb=80_000)
+    assert made.admits(SETTLE_S + 10, total_mb=80_000) is admitted
+    assert Admission("mps", lambda *_: gain).admits(0.0, total_mb=None)
 
 
 BUSY, IDLE = (0.5, 0.3), (0.0, 0.0)
@@ -582,12 +582,12 @@ def test_a_run_settles_only_once_it_is_on_the_gpu(absent, present):
     made.started(0, 0.0)
     for now_s in (2.0, 60.0, 300.0):
         made.see(now_s, *absent)
-        assert not made.admits(now_s, 1, 80_000)
+        assert not made.admits(now_s, 80_000)
     made.see(302.0, *present)
     made.readings.clear()
     made.see(304.0, *present)
-    assert not made.admits(302.0 + SETTLE_S - 1, 1, 80_000)
-    assert made.admits(302.0 + SETTLE_S, 1, 80_000)
+    assert not made.admits(302.0 + SETTLE_S - 1, 80_000)
+    assert made.admits(302.0 + SETTLE_S, 80_000)
 
 
 def test_a_run_that_is_not_yet_on_the_gpu_has_no_share_of_what_the_others_do():
@@ -595,29 +595,29 @@ def test_a_run_that_is_not_yet_on_the_gpu_has_no_share_of_what_the_others_do():
     made = Admission("mps", lambda method, jobs: asked.append(jobs) or 2.0)
     made.started(0, 0.0)
     made.see(2.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
-    assert made.admits(30.0, 1, 80_000)
+    assert made.admits(30.0, 80_000)
     made.started(1, 30.0)
     made.see(32.0, 10_000, {0: 9_500.0}, (0.4, 0.2))
-    assert made.admits(60.0, 2, 80_000) and made.unsettled == {1}
+    assert made.admits(60.0, 80_000) and made.unsettled == {1}
     made.see(62.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
     made.readings.clear()
     made.see(64.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
-    assert made.admits(90.0, 2, 80_000)
+    assert made.admits(90.0, 80_000)
     assert np.allclose(asked[-1], [(0.4, 0.2), (0.2, 0.3)])
 
 
 def test_each_run_has_its_share_of_the_activity():
     asked = []
     made = admission((0.4, 0.2), gain=lambda method, jobs: asked.append(jobs) or 2.0)
-    assert made.admits(30.0, 1, 80_000)
+    assert made.admits(30.0, 80_000)
     made.started(1, 30.0)
     made.see(32.0, 20_000, {0: 9_500.0, 1: 9_500.0}, (0.6, 0.5))
-    assert made.admits(60.0, 2, 80_000)
+    assert made.admits(60.0, 80_000)
     assert np.allclose(asked[-1], [(0.4, 0.2), (0.2, 0.3)])
     made.ended(0, is_well=True)
-    assert not made.admits(60.0, 1, 80_000)  # until there are new readings
+    assert not made.admits(60.0, 80_000)  # until there are new readings
     made.see(62.0, 10_000, {1: 9_500.0}, (0.3, 0.3))
-    made.admits(62.0, 1, 80_000)
+    made.admits(62.0, 80_000)
     assert np.allclose(asked[-1], [(0.2, 0.3)])
 
 
@@ -628,7 +628,7 @@ def test_runs_that_end_before_they_settle_show_what_the_next_ones_are_like(is_se
     now_s, together = 0.0, []
     for _ in range(4):
         running = []
-        while made.admits(now_s, len(running), 80_000):
+        while made.admits(now_s, 80_000):
             now_s += 1.1
             running.append(len(running))
             made.started(running[-1], now_s)
@@ -648,7 +648,7 @@ def test_a_run_that_failed_shows_nothing():
     made.ended(0, is_well=False)
     made.started(1, 10.0)
     made.see(12.0, 400.0, {1: 400.0}, (0.4, 0.2))
-    assert not made.admits(13.0, 1, 80_000)
+    assert not made.admits(13.0, 80_000)
 
 
 def test_where_no_process_is_listed_a_run_has_its_part_of_the_memory_in_use():
@@ -656,9 +656,9 @@ def test_where_no_process_is_listed_a_run_has_its_part_of_the_memory_in_use():
     made.started(0, 0.0)
     made.see(5.0, 32_000, {}, (0.3, 0.1))
     made.see(7.0, 32_000, {}, (0.3, 0.1))
-    assert made.admits(60.0, 1, 80_000)
+    assert made.admits(60.0, 80_000)
     made.started(1, 60.0)
-    assert not made.admits(62.0, 2, 80_000)
+    assert not made.admits(62.0, 80_000)
 
 
 def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():
@@ -669,12 +669,12 @@ def test_fresh_runs_count_as_large_and_as_busy_as_those_that_were_seen():
         made.ended(0, is_well=True)
     made.used_mb = 0.0
     made.started(0, 10.0)
-    assert made.admits(11.0, 1, 80_000)
-    assert not made.admits(11.0, 1, 40_000)
+    assert made.admits(11.0, 80_000)
+    assert not made.admits(11.0, 40_000)
     made.started(1, 11.0)
-    assert made.admits(12.0, 2, 80_000)
+    assert made.admits(12.0, 80_000)
     made.started(2, 12.0)
-    assert not made.admits(13.0, 3, 800_000)  # three of them would have SMs at work for 90 %
+    assert not made.admits(13.0, 800_000)  # three of them would have SMs at work for 90 %
 
 
 @pytest.mark.parametrize("method", ["mps", "separate"])

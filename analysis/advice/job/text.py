@@ -30,12 +30,12 @@ def terminal(advice: Mapping) -> str:
 def markdown(advice: Mapping) -> str:
     """Advice, the content of advice.json, as Markdown with tables."""
     if "together" in advice:
-        return _pair(advice, _table)
+        return _pair(advice, labels.markdown_table)
     parts = [f"**{advice['verdict']}**", *advice["notes"], _question(advice)]
-    parts.append(_table(_measured(advice, with_all_intervals=True)))
+    parts.append(labels.markdown_table(_measured(advice, with_all_intervals=True)))
     if advice["measured"]:
         parts.append(LEGEND)
-    parts += [_alone(advice), _table(_predicted(advice)), _prediction_error(advice)]
+    parts += [_alone(advice), labels.markdown_table(_predicted(advice)), _prediction_error(advice)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -155,11 +155,3 @@ def _columns(rows: Rows) -> str:
         cells[0] = row[0].ljust(widths[0])
         text += f"  {'  '.join(cells)}".rstrip() + "\n"
     return text
-
-
-def _table(rows: Rows) -> str:
-    """Rows as a table of Markdown; empty without rows."""
-    if not rows:
-        return ""
-    header, *body = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *body])

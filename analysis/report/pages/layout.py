@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis import labels
 from analysis.estimates.records import flags
 from analysis.estimates.table import REPLICATES, Row
 from analysis.report.pages import spelling
@@ -69,8 +70,7 @@ def csv(frame: pd.DataFrame) -> str:
 def markdown(frame: pd.DataFrame) -> str:
     """A table as Markdown, with notes below that say what its marks mean."""
     texts, notes = _written(frame, plain)
-    rows = [texts.columns, ["---"] * texts.shape[1], *texts.itertuples(index=False, name=None)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines = [labels.markdown_table([texts.columns, *texts.itertuples(index=False, name=None)])]
     for note in notes:
         lines += ["", note]
     return "\n".join(lines)

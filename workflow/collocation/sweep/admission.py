@@ -56,7 +56,7 @@ class Admission:
         self.used_mb = self.highest_mb = self.largest_mb = 0.0
         self.run_mb: dict[int, float] = {}
         self.shares: dict[int, Activity] = {}  # of each run that has settled, by its number
-        self.before: Activity = (0.0, 0.0)  # of the card, when the first fresh run started
+        self.before: Activity = (0.0, 0.0)  # of the card, when the first of `unsettled` started
         self.readings: deque[Activity] = deque(maxlen=READINGS)
         self.has_counters = False
 
@@ -70,7 +70,7 @@ class Admission:
         self.readings.clear()
 
     def ended(self, run: int, is_well: bool) -> None:
-        self.run_mb.pop(run, None)
+        self.run_mb.pop(run, None)  # it may start again before the next reading
         if is_well and run in self.unsettled - self.not_on_gpu:
             self.shown_runs += 1
             if self.unsettled == {run} and not self.shares and self.readings:
@@ -102,16 +102,16 @@ class Admission:
         if not of_runs and (on_gpu := self.running - self.not_on_gpu):
             self.largest_mb = max(self.largest_mb, used_mb / len(on_gpu))
 
-    def admits(self, now_s: float, running: int, total_mb: float | None) -> bool:
+    def admits(self, now_s: float, total_mb: float | None) -> bool:
         """Whether one more run may start beside those that run. total_mb: of the card."""
-        if not running:
+        if not self.running:
             return True
         if now_s - self.changed_s >= SETTLE_S and now_s - self.grown_s >= STILL_S:
             self._settle()
         # The first runs show what runs are like; each that has lets two more be on their way.
         if len(self.unsettled) >= max(1, 2 * self.shown_runs):
             return False
-        needed_mb = self.largest_mb or self.used_mb / running
+        needed_mb = self.largest_mb or self.used_mb / len(self.running)
         growing_mb = sum(max(0.0, needed_mb - self.run_mb.get(run, 0.0)) for run in self.unsettled)
         in_use_mb = self.used_mb + growing_mb
         if not total_mb or not needed_mb or in_use_mb + needed_mb > MEMORY_ROOM * total_mb:
@@ -123,14 +123,13 @@ class Admission:
         shares = [*self.shares.values()]
         smact = self._activity()[1] if self.readings else 0.0
         if self.unsettled:
-            shares += [tuple(map(fmean, zip(*self.known_activities, strict=True)))] * len(
-                self.unsettled
-            )
+            mean = tuple(map(fmean, zip(*self.known_activities, strict=True)))
+            shares += [mean] * len(self.unsettled)
             smact = max(smact, sum(share[1] for share in shares))
         return smact < MOST_SMACT and self.gain(self.method, shares) >= LEAST_GAIN
 
     def _settle(self) -> None:
-        """Give fresh runs on the GPU their shares of the activity, where that is known by now."""
+        """Give runs that have come to the GPU their shares of the activity, if known by now."""
         settled = self.unsettled - self.not_on_gpu
         if not settled or (self.has_counters and not self.readings):
             return

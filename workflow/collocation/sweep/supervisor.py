@@ -134,10 +134,10 @@ class Supervisor:
             return True
         total_mb = self.device and (self.device.memory_bytes or 0) / MIB
         while free := self._free_slots():
-            now_s, count = time.monotonic(), len(self.running)
+            now_s = time.monotonic()
             if now_s - self.started_s < APART_S:
                 return True
-            if self.admission and not self.admission.admits(now_s, count, total_mb):
+            if self.admission and not self.admission.admits(now_s, total_mb):
                 return False
             try:
                 claim = self.sweep.claim_next(len(free), len(self.cores), self.key)
